@@ -71,7 +71,6 @@ mod sub;
 mod texts;
 mod transport;
 mod yaml;
-pub mod zpages;
 
 pub use body::{Body, NodeTarget, Response, Scheme};
 pub use call::{Answer, Call, CallError, Calling, Dialing, Trust};

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use carrack_auth::token;
+use carrack_engine::Time;
+pub(crate) use carrack_engine::version::{GIT_VERSION, MAJOR, MINOR};
+use carrack_engine::zpages::statusz::Program;
+use carrack_engine::zpages::{Page, flagz, statusz};
 use carrack_store::Range;
 use futures::StreamExt as _;
 use futures::future::ready;
@@ -18,16 +22,7 @@ use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::zpages::statusz::Program;
-use crate::zpages::{Page, flagz, statusz};
 use crate::{aggregate, discovery, health, keys, openapi, stored};
-
-/// What `/version` says; clients compare the minor version.
-pub(crate) const MAJOR: &str = "1";
-pub(crate) const MINOR: &str = "36";
-/// The Kubernetes release whose API this is, and which server it is: the same text as nodes give for
-/// their kubelet, so that no client sees a skew where there is none.
-pub(crate) const GIT_VERSION: &str = concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION"));
 
 /// What this server is called in upstream's pages.
 const COMPONENT: &str = "kube-apiserver";
@@ -95,10 +90,10 @@ fn status_page(server: &ApiServer, headers: &HeaderMap) -> Result<Response, Stat
     let env = &*server.inner.env;
     let program = Program {
         component: COMPONENT,
-        started: env.process().and_then(|process| process.started()),
+        started: env.process().and_then(|process| process.started()).map(Time::from),
         paths: &[flagz::PATH, "/healthz", "/livez", "/metrics", "/readyz", statusz::PATH, "/version"],
     };
-    Ok(page(program.page(env.now(), headers)?))
+    Ok(page(program.page(env.now().into(), headers)?))
 }
 
 fn page((media_type, text): Page) -> Response {

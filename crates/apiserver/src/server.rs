@@ -50,8 +50,8 @@ use crate::runtime_config::RuntimeConfig;
 use crate::serve::Gate;
 use crate::services::Network;
 use crate::status::Status;
-use crate::zpages::flagz::Flags;
 use crate::{dispatch, nonresource, yaml};
+use carrack_engine::zpages::flagz::Flags;
 
 /// What an API server is made of.
 pub struct Config {
@@ -332,7 +332,7 @@ impl ApiServer {
             }
         });
         if outcome.is_ok() {
-            self.inner.metrics.filters.impersonated(env.now().duration_since(began).as_secs_f64());
+            self.inner.metrics.filters.impersonation.took(env.now().duration_since(began).as_secs_f64());
         }
         outcome
     }
@@ -404,7 +404,7 @@ impl ApiServer {
             Err(_) => (Known::Error, ""),
         };
         self.inner.metrics.access.authenticated(known, user, elapsed_s);
-        self.inner.metrics.filters.authenticated(elapsed_s);
+        self.inner.metrics.filters.authentication.took(elapsed_s);
         outcome
     }
 
@@ -545,7 +545,7 @@ impl Request<'_> {
         let decision = decision?;
         notes.decided(decision.allowed(), decision.reason());
         if decision.allowed() {
-            inner.metrics.filters.authorized(elapsed_s);
+            inner.metrics.filters.authorization.took(elapsed_s);
             return Ok(());
         }
         let mut status = Status::forbidden(attributes.group, attributes.resource, attributes.name, "");

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use carrack_engine::zpages::PageError;
 use carrack_schema::error::FieldError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -351,6 +352,15 @@ impl Status {
         }
         object["code"] = self.code.into();
         object
+    }
+}
+
+impl From<PageError> for Status {
+    fn from(error: PageError) -> Self {
+        match error {
+            PageError::NotAcceptable(offered) => Self::not_acceptable(&offered),
+            PageError::Unwritten(_) => Self::internal(error.to_string()),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use carrack_apiserver::zpages::flagz::Flags;
+use carrack_engine::zpages::flagz::Flags;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _};
 
 use crate::cli::Cli;

@@ -12,6 +12,7 @@
 //!          └──── API server ◀── requests ◀───── the cache shows its writes ─────┘
 //! ```
 
+pub mod accept;
 mod api;
 pub mod bucket;
 mod cache;
@@ -36,6 +37,8 @@ pub mod testing;
 mod time;
 mod transport;
 mod unseen;
+pub mod version;
+pub mod zpages;
 
 pub use api::*;
 pub use cache::*;

@@ -63,7 +63,7 @@ impl Time {
     pub fn meta_micro(self) -> MicroTime {
         MicroTime(Self(self.0.div_euclid(1000) * 1000).timestamp())
     }
-    fn timestamp(self) -> jiff::Timestamp {
+    pub(crate) fn timestamp(self) -> jiff::Timestamp {
         // Every i64 of nanoseconds (years 1677 to 2262) is within jiff's range.
         jiff::Timestamp::from_nanosecond(i128::from(self.0)).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
     }

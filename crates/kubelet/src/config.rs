@@ -7,7 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_auth::tls::{Offered, Reloadable};
+use carrack_engine::Time;
+use carrack_engine::version::GIT_VERSION;
+use carrack_engine::zpages::flagz::Flags;
 use k8s_openapi::api::core::v1::Taint;
+
+use crate::credentials::NodeCredentials;
+use crate::static_url::StaticUrl;
 
 /// How a kubelet hears of changes of the config maps and secrets that its pods refer to
 /// (`configMapAndSecretChangeDetectionStrategy`).
@@ -101,6 +107,10 @@ pub struct NodeConfig {
     pub static_pod_path: Option<String>,
     /// How often these are read.
     pub file_check_period: Duration,
+    /// URL that static pods are read from, too.
+    pub static_pod_url: Option<StaticUrl>,
+    /// How often it is asked.
+    pub http_check_period: Duration,
     /// When the node is low on something, and pods are evicted.
     pub eviction: crate::eviction::Thresholds,
     /// Which pods end when the machine is shut down, and how long each has.
@@ -206,6 +216,8 @@ impl Default for NodeConfig {
             enforce_pods: true,
             static_pod_path: None,
             file_check_period: Duration::from_secs(20),
+            static_pod_url: None,
+            http_check_period: Duration::from_secs(20),
             eviction: crate::eviction::Thresholds::default(),
             shutdown: crate::shutdown::Groups::default(),
             container_gc: crate::pods::dead::Policy::default(),
@@ -243,7 +255,7 @@ impl Default for NodeConfig {
             status_max_images: Some(50),
             provider_id: String::new(),
             resource_wait: Duration::from_secs(300),
-            version: concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")).into(),
+            version: GIT_VERSION.into(),
         }
     }
 }
@@ -289,10 +301,16 @@ pub struct KubeletConfig {
     pub listen: Option<SocketAddr>,
     /// Its identity. None serves nothing.
     pub serving: Option<ServingTls>,
+    /// Where the node has credentials for registries of its own from.
+    pub credentials: NodeCredentials,
     /// File with the boot's id; the kernel's own without it. Tests cut the power of a node that shares its kernel.
     pub boot_id_file: Option<PathBuf>,
     /// What the metrics tell of the process, in Prometheus' text form; nothing without it.
     pub process_metrics: Option<fn() -> String>,
     /// The API server, as measures of the requests to it name it.
     pub api_host: String,
+    /// The command line of the process, for `/flagz`.
+    pub flags: Flags,
+    /// When the process began, where that is known, for `/statusz`.
+    pub started: Option<Time>,
 }

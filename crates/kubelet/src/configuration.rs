@@ -23,6 +23,7 @@ use crate::eviction::{Least, Signal, Thresholds};
 use crate::memory;
 use crate::pulled::Verification;
 use crate::shutdown::{Group, Groups};
+use crate::static_url::{Headers, StaticUrl};
 use crate::topology::{Policy, Scope};
 
 /// The version of the file.
@@ -45,7 +46,6 @@ const NO_EFFECT: &[&str] = &[
     "failCgroupV1",
     "featureGates",
     "hairpinMode",
-    "httpCheckFrequency",
     "imageServiceEndpoint",
     "iptablesDropBit",
     "iptablesMasqueradeBit",
@@ -68,8 +68,6 @@ const NO_EFFECT: &[&str] = &[
     "runOnce",
     "runtimeRequestTimeout",
     "showHiddenMetricsForVersion",
-    "staticPodURL",
-    "staticPodURLHeader",
     "streamingConnectionIdleTimeout",
     "syncFrequency",
     "systemCgroups",
@@ -89,6 +87,11 @@ pub struct Configuration {
     static_pod_path: String,
     pod_logs_dir: String,
     file_check_frequency: Span,
+    #[serde(rename = "staticPodURL")]
+    static_pod_url: String,
+    #[serde(rename = "staticPodURLHeader")]
+    static_pod_url_header: Headers,
+    http_check_frequency: Span,
     /// Address to listen on.
     pub address: Option<IpAddr>,
     /// Port to listen on.
@@ -264,14 +267,20 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Span::try_from(text.to_owned()).map(|span| span.0.unwrap_or_default())
 }
 
-/// The fields of a file, in YAML or JSON.
-fn fields(bytes: &[u8]) -> Result<Map<String, Value>, String> {
+/// The fields of a file, in YAML or JSON, whatever it is of.
+pub(crate) fn document(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
     let parsed = decode::parse(bytes, format, Limits::default()).map_err(|e| e.to_string())?;
     if let Some(finding) = parsed.findings.first() {
         return Err(finding.to_string());
     }
-    let Value::Object(mut fields) = parsed.value else { return Err("it is no object".into()) };
+    let Value::Object(fields) = parsed.value else { return Err("it is no object".into()) };
+    Ok(fields)
+}
+
+/// The fields of a file that is of this kind.
+fn fields(bytes: &[u8]) -> Result<Map<String, Value>, String> {
+    let mut fields = document(bytes)?;
     let kind = (fields.remove("apiVersion"), fields.remove("kind"));
     if kind != (Some(API_VERSION.into()), Some(KIND.into())) {
         return Err("it is no KubeletConfiguration of kubelet.config.k8s.io/v1beta1".into());
@@ -315,6 +324,9 @@ fn finish(mut fields: Map<String, Value>) -> Result<(Configuration, Vec<String>)
     let c = &configuration;
     if !c.reserved_memory.is_empty() && c.memory_manager_policy != memory::Policy::Static.name() {
         without.push("reservedMemory".to_owned());
+    }
+    if c.static_pod_url.is_empty() && !c.static_pod_url_header.is_empty() {
+        without.push("staticPodURLHeader".to_owned());
     }
     if c.event_record_qps == Some(0) && c.event_burst.is_some() {
         without.push("eventBurst".to_owned());
@@ -437,6 +449,10 @@ impl Configuration {
             node.cluster_dns.clone_from(&self.cluster_dns);
         }
         span(&mut node.file_check_period, self.file_check_frequency);
+        if !self.static_pod_url.is_empty() {
+            node.static_pod_url = Some(StaticUrl::new(&self.static_pod_url, &self.static_pod_url_header)?);
+        }
+        span(&mut node.http_check_period, self.http_check_frequency);
         span(&mut node.status_period, self.node_status_update_frequency);
         span(&mut node.status_report_period, self.node_status_report_frequency);
         if self.node_lease_duration_seconds > 0 {

@@ -61,6 +61,35 @@ fn a_file_of_upstream_applies() {
 }
 
 #[test]
+fn pods_are_read_from_a_url() {
+    for (text, expected, without) in [
+        ("", Ok((None, 20)), &[][..]),
+        ("staticPodURL: http://m/pods\n", Ok((Some("http://m/pods"), 20)), &[]),
+        ("staticPodURL: https://m/\nhttpCheckFrequency: 1m\n", Ok((Some("https://m/"), 60)), &[]),
+        ("staticPodURL: http://m/\nstaticPodURLHeader: {X-A: [hidden, b]}\n", Ok((Some("http://m/"), 20)), &[]),
+        ("staticPodURLHeader: {X-A: [hidden]}\n", Ok((None, 20)), &["staticPodURLHeader"]),
+        ("staticPodURL: /m/pods\n", Err("http:// or https://"), &[]),
+        ("staticPodURL: http://m/\nstaticPodURLHeader: {X-A: hidden}\n", Err("list of texts"), &[]),
+    ] {
+        let read = read(format!("{HEAD}{text}").as_bytes()).map(|(configuration, without)| {
+            assert!(!format!("{configuration:?}").contains("hidden"), "{text}");
+            let mut n = NodeConfig::default();
+            configuration.apply(&mut n).unwrap();
+            assert!(!format!("{n:?}").contains("hidden"), "{text}");
+            (n.static_pod_url.map(|url| url.shown()), n.http_check_period.as_secs(), without)
+        });
+        match (&read, expected) {
+            (Ok((url, seconds, found)), Ok(expected)) => {
+                assert_eq!((url.as_deref(), *seconds), expected, "{text}");
+                assert_eq!(found, without, "{text}");
+            }
+            (Err(why), Err(part)) => assert!(why.contains(part) && !why.contains("hidden"), "{text}: {why}"),
+            _ => panic!("{text}: {read:?}"),
+        }
+    }
+}
+
+#[test]
 fn healthz_is_told_where_it_is_said() {
     let own: SocketAddr = "127.0.0.1:7".parse().unwrap();
     for (text, otherwise, expected) in [

@@ -155,6 +155,11 @@ pub fn page(node: &NodeConfig, host: &HostFacts) -> Value {
     if let Some(path) = &node.static_pod_path {
         shown["staticPodPath"] = path.as_str().into();
     }
+    shown["httpCheckFrequency"] = span(node.http_check_period).into();
+    if let Some(url) = &node.static_pod_url {
+        shown["staticPodURL"] = url.shown().into();
+        shown["staticPodURLHeader"] = url.shown_headers().into();
+    }
     if !node.reserved.is_empty() {
         shown["systemReserved"] = amounts(&node.reserved).into();
     }
@@ -231,7 +236,8 @@ mod tests {
             imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
             preloadedImagesVerificationAllowlist: [r.io/a]\n\
             tlsMinVersion: VersionTLS12\ntlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\nreadOnlyPort: 10255\n\
-            protectKernelDefaults: true\neventRecordQPS: 5\neventBurst: 7\nenforceNodeAllocatable: []\n";
+            protectKernelDefaults: true\neventRecordQPS: 5\neventBurst: 7\nenforceNodeAllocatable: []\n\
+            staticPodURL: http://m.example.com/pods?key=hidden\nstaticPodURLHeader: {X-Key: [hidden]}\nhttpCheckFrequency: 1m\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
         let shown = page_of(&full);
@@ -248,6 +254,9 @@ mod tests {
             ("eventRecordQPS", json!(5)),
             ("eventBurst", json!(7)),
             ("enforceNodeAllocatable", json!(["none"])),
+            ("staticPodURL", json!("http://m.example.com/pods")),
+            ("staticPodURLHeader", json!({"x-key": ["<masked>"]})),
+            ("httpCheckFrequency", json!("1m0s")),
         ] {
             assert_eq!(shown["kubeletconfig"][field], expected, "{field}");
         }

@@ -15,6 +15,7 @@ use crate::runtime::{
     Uid,
 };
 use crate::spec::env_file::{EnvFile, EnvFiles};
+use crate::spec::manifest::Source;
 use crate::volumes::staged::StageInputs;
 use crate::volumes::{CsiNodeInfo, Published, Staging, VolumeSetup};
 
@@ -132,8 +133,8 @@ pub enum Tally {
 pub enum Op {
     /// Read the local record, the device checkpoint and the facts of the machine.
     Load,
-    /// Read the manifests of static pods, completely or not at all.
-    ReadManifests,
+    /// Read the manifests of static pods that are in one place, completely or not at all.
+    ReadManifests(Source),
     /// Read the facts of the machine again.
     Host,
     /// Ask the runtime for its name, version and readiness.
@@ -148,7 +149,7 @@ pub enum Op {
     Usage(BTreeSet<Uid>),
     /// Look for one image.
     FindImage(String),
-    /// Pull an image, with each of these credentials in turn; with none where there are none.
+    /// Pull an image, with each of these credentials in turn, then with each of the node's own; with none where there are none.
     PullImage {
         /// Image, as the pod names it.
         image: String,
@@ -344,7 +345,7 @@ pub enum Reply {
     Pulled {
         /// The image; none where the runtime did not show it afterwards.
         image: Option<ImageRecord>,
-        /// Which of the credentials did; none where it was pulled without.
+        /// Which of the credentials did; none where it was pulled without, or with one of the node's own.
         with: Option<usize>,
     },
     /// Of [`Op::ReadEnvFiles`].
@@ -368,6 +369,8 @@ pub enum Reply {
     Attaches(bool),
     /// Of [`Op::Net`]: it did well, with something to tell of it.
     Warned(String),
+    /// Of [`Op::Net`], for a hook: TLS is not spoken at this host and port, and it was asked for without.
+    Plain(String),
     /// Of [`Op::Exec`].
     Exited {
         /// Exit code.
@@ -509,5 +512,12 @@ pub enum In {
         resource: String,
         /// Registration.
         epoch: u64,
+    },
+    /// A device plugin was not taken, or not all that it lists.
+    PluginRefused {
+        /// Resource, as it names it.
+        resource: String,
+        /// Why, for people.
+        why: String,
     },
 }

@@ -84,6 +84,8 @@ pub enum Planted {
     UnreadVolumesHold,
     /// A plugin is asked for devices as they were chosen, whatever it has said of them since.
     IllDevicesGiven,
+    /// A container starts whatever its device plugin has answered when it was told of that.
+    PreStartsIgnored,
     /// A device checkpoint that could not be written counts as written.
     UnwrittenCounts,
     /// Volumes are unmounted only when the API server has taken down how their pod ended.
@@ -92,4 +94,6 @@ pub enum Planted {
     PullsAtOnce,
     /// A pull that failed counts as one that is under way.
     FailedPullsHold,
+    /// A runtime that cannot be listed is not told of.
+    SilenceIsWell,
 }

@@ -10,6 +10,7 @@ use carrack_engine::{Rng, Time, Transport};
 use tokio::task::JoinSet;
 
 use crate::adapters::backend::{self, Node, Operations, Published, Resizes, SharedCounts, VolumeCounts};
+use crate::adapters::credentials::Own;
 use crate::adapters::cri::Cri;
 use crate::adapters::drivers::Drivers;
 use crate::adapters::drivers::csi::Csi;
@@ -18,6 +19,7 @@ use crate::adapters::drivers::flex::Flex;
 use crate::adapters::drivers::usage::Usages;
 use crate::adapters::found_cpus::FoundCpus;
 use crate::adapters::logind::Logind;
+use crate::adapters::manifests::Manifests;
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::pulse::Pulse;
@@ -26,8 +28,7 @@ use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::{Kept, Store};
 use crate::adapters::{
-    blocking, cgroups, env_files, found, host, io_error, kernel, log_links, logs, manifests, net, now, storage_times,
-    volumes,
+    blocking, cgroups, env_files, found, host, io_error, kernel, log_links, logs, net, now, storage_times, volumes,
 };
 use crate::allocation::Reading;
 use crate::config::{KubeletConfig, NodeConfig};
@@ -69,6 +70,7 @@ pub fn check_machine(config: &NodeConfig) -> Result<(), String> {
     if config.protect_kernel {
         kernel::check(Path::new(kernel::SETTINGS)).map_err(|error| error.to_string())?;
     }
+    Manifests::of(config).map_err(|error| error.to_string())?;
     let facts = host::facts(&place).map_err(|error| error.to_string())?;
     goes_with(config, &facts)
 }
@@ -83,8 +85,7 @@ struct Machine {
     plugin_dir: PathBuf,
     root: PathBuf,
     host: host::Place,
-    /// Where static pods' manifests are, and the node's name.
-    manifests: Option<(PathBuf, String)>,
+    manifests: Manifests,
     pods: Published,
     counts: SharedCounts,
     operations: Operations,
@@ -132,7 +133,7 @@ async fn carry_out(
     stats: Arc<Stats>,
     pods: Vec<Arc<k8s_openapi::api::core::v1::Pod>>,
     host: host::Place,
-    manifests: Option<(PathBuf, String)>,
+    manifests: Manifests,
     root: PathBuf,
     op: Op,
 ) -> Outcome {
@@ -167,10 +168,7 @@ async fn carry_out(
             });
             Reply::Host(Box::new(facts.await?))
         }
-        Op::ReadManifests => Reply::Manifests(match manifests {
-            Some((path, node)) => blocking(move || manifests::read(&path, &node)).await?,
-            None => Vec::new(),
-        }),
+        Op::ReadManifests(source) => Reply::Manifests(manifests.read(source).await?),
         Op::RemoveImage(id) => done(cri.remove_image(&id).await)?,
         Op::Usage(_) => Reply::Usage(stats.usage(pods).await?),
         Op::RuntimeInfo => Reply::RuntimeInfo(cri.info().await?),
@@ -397,7 +395,11 @@ pub async fn run(
         let root = root.clone();
         blocking(move || Store::new(&root)).await?
     };
-    let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
+    let credentials = {
+        let of = config.credentials.clone();
+        blocking(move || Own::new(of)).await?
+    };
+    let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?.with_credentials(credentials));
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
     let (counts, operations) = (SharedCounts::default(), Operations::default());
     let (volume_counts, storage) = (VolumeCounts::default(), StorageTimes::default());
@@ -469,11 +471,13 @@ pub async fn run(
                 log_queries: node.log_queries,
                 anonymous: node.anonymous,
                 process: config.process_metrics,
+                flags: config.flags,
+                started: config.started,
                 ..Settings::default()
             },
         })
         .await
-        .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;
+        .map_err(|e| failed(&e))?;
         // Port 0 asks for any: the Node tells which.
         node.port = bound.local_addr().map_err(|e| failed(&e))?.port();
         server = Some(bound);
@@ -486,7 +490,7 @@ pub async fn run(
         stats,
         plugins: None,
         plugin_dir: root.join("device-plugins"),
-        manifests: node.static_pod_path.as_ref().map(|path| (PathBuf::from(path), node.node_name.clone())),
+        manifests: Manifests::of(&node)?,
         host,
         root,
         pods,

@@ -12,12 +12,13 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::allocation::{GroupLimits, Reading};
 use crate::devices::{AllocateReply, Device, PluginOptions};
-use crate::effects::{In, Loaded, Op, OpError, Outcome, Reply};
+use crate::effects::{In, Loaded, NetAction, Op, OpError, Outcome, Reply};
 use crate::runtime::{
     ContainerRecord, ContainerSize, ContainerSpec, ContainerState, DeviceNode, HandlerFeatures, HostFacts, ImageRecord,
     RuntimeInfo, RuntimeSnapshot, SandboxRecord, Sharing, Uid, labels,
 };
 use crate::spec::env_file::EnvText;
+use crate::spec::manifest::Source;
 use crate::volumes::{CsiNodeInfo, Found, VolumeKind};
 
 /// A device plugin of the simulated node.
@@ -93,6 +94,8 @@ pub struct SimRuntime {
     pub exec_ends: BTreeSet<String>,
     /// What is to be told of connections that do well.
     pub net_warning: Option<String>,
+    /// The host and port of hooks that do not speak TLS.
+    pub no_tls_at: Option<String>,
     /// Exit code of a container that is told to stop.
     pub stop_code: i32,
     /// Containers that cannot be stopped, by name.
@@ -109,12 +112,16 @@ pub struct SimRuntime {
     pub handlers: BTreeMap<String, HandlerFeatures>,
     /// Manifests of static pods; none while they cannot be read.
     pub manifests: Option<Vec<crate::spec::manifest::Manifest>>,
+    /// Pods that a URL answers; none while it cannot be asked.
+    pub answers: Option<Vec<crate::spec::manifest::Manifest>>,
     /// How many volumes CSI drivers take, as they say when they are asked.
     pub csi_limits: BTreeMap<String, i64>,
     /// What pods use, for who asks.
     pub usage: BTreeMap<Uid, crate::eviction::Usage>,
     /// User names that each pull was given.
     pub pulled_as: Vec<Vec<String>>,
+    /// The user of the node's own credentials for registries.
+    pub own_user: Option<String>,
     /// Images that registries have, each with the user that may pull it; anybody may without one.
     pub registry: BTreeMap<String, Option<String>>,
     /// Pods as last published.
@@ -166,6 +173,7 @@ impl SimRuntime {
             exec_error: None,
             exec_ends: BTreeSet::new(),
             net_warning: None,
+            no_tls_at: None,
             stop_code: 143,
             unstoppable: BTreeSet::new(),
             runtime_down: false,
@@ -174,9 +182,11 @@ impl SimRuntime {
             mute_disk: false,
             handlers: BTreeMap::new(),
             manifests: Some(Vec::new()),
+            answers: Some(Vec::new()),
             csi_limits: BTreeMap::new(),
             usage: BTreeMap::new(),
             pulled_as: Vec::new(),
+            own_user: None,
             registry: BTreeMap::new(),
             published: Vec::new(),
             next: 1,
@@ -255,6 +265,7 @@ impl SimRuntime {
                     None => return Err(OpError::Failed(format!("no registry holds {name}"))),
                     Some(None) => (!auths.is_empty()).then_some(0),
                     Some(Some(user)) => match auths.iter().position(|a| a.username == *user) {
+                        None if self.own_user.as_ref() == Some(user) => None,
                         None => return Err(OpError::Failed("pull access denied".into())),
                         found => found,
                     },
@@ -273,9 +284,13 @@ impl SimRuntime {
                 self.host.image_disk_available_bytes += freed;
                 Reply::Done
             }
-            Op::ReadManifests => match &self.manifests {
+            Op::ReadManifests(Source::File) => match &self.manifests {
                 Some(list) => Reply::Manifests(list.clone()),
                 None => return Err(OpError::Failed("the directory cannot be read".into())),
+            },
+            Op::ReadManifests(Source::Http) => match &self.answers {
+                Some(list) => Reply::Manifests(list.clone()),
+                None => return Err(OpError::Failed("nobody answers".into())),
             },
             Op::Usage(pods) => Reply::Usage(
                 self.usage.iter().filter(|(uid, _)| pods.contains(*uid)).map(|(k, v)| (k.clone(), v.clone())).collect(),
@@ -423,7 +438,10 @@ impl SimRuntime {
                 self.actuated = Some(bytes.clone());
                 Reply::Done
             }
-            Op::Net { .. } => self.net_warning.clone().map_or(Reply::Done, Reply::Warned),
+            Op::Net { action, .. } => match (&self.no_tls_at, action) {
+                (Some(at), NetAction::Http { https: true, is_hook: true, .. }) => Reply::Plain(at.clone()),
+                _ => self.net_warning.clone().map_or(Reply::Done, Reply::Warned),
+            },
             Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) | Op::LetGoDown => Reply::Done,
             Op::AskCsiNode(driver) => match self.csi_limits.get(driver) {
                 Some(max_volumes) => Reply::CsiNode(CsiNodeInfo {

@@ -6,7 +6,8 @@
 //!                                     ▲ staged by the node's driver: only what is attached, as that device
 //! ```
 //!
-//! Each attachment gives the disk another device name, so that a node which goes by an older attachment is found out.
+//! Each attachment gives the disk another device name, so that a node which goes by an older attachment is found out. Now and then
+//! the storage system says that a disk is there which is not yet: it comes when it is looked for. Nobody who attaches can know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,10 @@ struct Disks {
     staged: BTreeSet<(String, String)>,
     /// Those that are gone when their node is switched off.
     until_off: BTreeSet<(String, String)>,
+    /// Those that are not there yet, though that was said.
+    late: BTreeSet<(String, String)>,
+    /// How often that happens.
+    lies: Option<(Rng, u64)>,
     last: u64,
     /// Disks that were detached from nodes that had them mounted.
     taken: Vec<(String, String)>,
@@ -57,6 +62,27 @@ impl Rack {
         format!("/dev/disk{device}")
     }
 
+    /// From now on one in so many disks is said to be there when it is not.
+    pub(crate) fn may_lie(&self, rng: Rng, one_in: u64) {
+        self.lock().lies = Some((rng, one_in));
+    }
+
+    /// What is said from now on is so.
+    pub(crate) fn is_honest(&self) {
+        self.lock().lies = None;
+    }
+
+    /// The disk is said to be at a node; under which name.
+    fn says_attached(&self, disk: &str, node: &str) -> String {
+        let is_new = !self.is_attached(disk, node);
+        let device = self.attach(disk, node);
+        let mut disks = self.lock();
+        if is_new && disks.lies.as_mut().is_some_and(|(rng, one_in)| rng.one_in(*one_in)) {
+            disks.late.insert((disk.to_owned(), node.to_owned()));
+        }
+        device
+    }
+
     /// The disk is at a node, until that is switched off.
     pub(crate) fn attach_until_off(&self, disk: &str, node: &str) -> String {
         self.lock().until_off.insert((disk.to_owned(), node.to_owned()));
@@ -75,12 +101,16 @@ impl Rack {
         }
         disks.attached.remove(&place);
         disks.until_off.remove(&place);
+        disks.late.remove(&place);
     }
 
     /// A node mounts a disk that it believes to be a device.
     pub(crate) fn stage(&self, disk: &str, node: u8, device: Option<&String>) -> Result<(), String> {
         let mut disks = self.lock();
         let place = (disk.to_owned(), node_name(node));
+        if disks.late.remove(&place) {
+            return Err(format!("{disk} is not there"));
+        }
         match disks.attached.get(&place).map(|n| format!("/dev/disk{n}")) {
             Some(is) if device == Some(&is) => {
                 disks.staged.insert(place);
@@ -183,9 +213,29 @@ impl Controller for Attacher {
             return Plan::none();
         }
         self.attempt(attachment, "attachError", now, |rack| {
-            let device = rack.attach(&csi.volume_handle, node);
+            let device = rack.says_attached(&csi.volume_handle, node);
             let status = json!({"attached": true, "attachError": null, "attachmentMetadata": {DEVICE: device}});
             Plan::none().patch_status(attachment.as_ref(), json!({ "status": status }))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_is_said_to_be_there_comes_when_it_is_looked_for() {
+        let rack = Rack::default();
+        rack.may_lie(Rng::new(1), 1);
+        let device = rack.says_attached("d", "node1");
+        assert!(rack.stage("d", 1, Some(&device)).is_err());
+        assert_eq!(rack.stage("d", 1, Some(&device)), Ok(()));
+        // One that is there is not lied about.
+        assert_eq!(rack.says_attached("d", "node1"), device);
+        assert_eq!(rack.stage("d", 1, Some(&device)), Ok(()));
+        rack.is_honest();
+        let device = rack.says_attached("e", "node1");
+        assert_eq!(rack.stage("e", 1, Some(&device)), Ok(()));
     }
 }

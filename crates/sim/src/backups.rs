@@ -8,6 +8,14 @@
 //!              └─▶ halted ─▶ restored ─▶ starts with such disks
 //! ```
 //!
+//! In other runs storage takes no snapshots. There disks are copied: those of a machine that runs by its guest, for a pod that waits;
+//! those of one that is off, and what was kept, by a pod ([`crate::node::Copies`]).
+//!
+//! ```text
+//!   off ─▶ snapshot: a pod copies ─▶ starts, when that is over
+//!   snapshot ─▶ clone, restore: a pod fills new disks ─▶ the machine has them
+//! ```
+//!
 //! What is on disks and in snapshots is known on the nodes ([`crate::node`]), whatever the API says of it. That a guest was to be
 //! frozen is certain where its agent had long been there when the snapshot took hold of its machine, and stayed.
 
@@ -20,7 +28,8 @@ use carrack_storage::provision::Out;
 use carrack_storage::provision::calls::Call;
 use carrack_types::kubevirt::snapshot::target_readiness;
 use carrack_types::kubevirt::{
-    VirtualMachine, VirtualMachineClone, VirtualMachineRestore, VirtualMachineSnapshot, run_strategy,
+    VirtualMachine, VirtualMachineClone, VirtualMachineInstance, VirtualMachineRestore, VirtualMachineSnapshot,
+    run_strategy,
 };
 use carrack_types::resource::Kind as _;
 use carrack_types::snapshots::VolumeSnapshotClass;
@@ -30,14 +39,14 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 
 use crate::chance::{below, between};
-use crate::clones::{course_lacks, debris, one_instant, restore_lacks, snapshot_lacks};
+use crate::clones::{copies_lack, course_lacks, debris, is_copy, one_instant, restore_lacks, snapshot_lacks};
 use crate::invariants::Breach;
 use crate::node::{Node, Taken};
 use crate::observer::{Change, Observer, beside, controller, deleting, is_true, key_of, ready_to_use, text, uid};
 use crate::options::Options;
 use crate::roaming::with_volume;
 use crate::wants::{Want, guests_of, machine_lacks};
-use crate::workload::{Act, What, claim_of, create, delete, is_brief, local_driver, machine, up_to};
+use crate::workload::{Act, SOON as AT_ONCE, What, claim_of, create, delete, is_brief, local_driver, machine, up_to};
 
 /// The invariant of disks that are made from snapshots.
 pub(crate) const AS_KEPT: &str = "restored-disks-are-as-kept";
@@ -45,11 +54,15 @@ pub(crate) const AS_KEPT: &str = "restored-disks-are-as-kept";
 pub(crate) const THAWED: &str = "guests-are-thawed";
 /// The name of this part of the work.
 pub(crate) const PART: &str = "backups";
+/// The name of the part in which disks are copied.
+pub(crate) const COPIED: &str = "copied-backups";
 
 /// How such machines are called.
 const OF: &str = "backed";
 /// Their disks.
 const DISKS: [&str; 2] = ["one", "two"];
+/// A machine that is off at first, with one such disk.
+const STILL: &str = "still";
 /// How long everybody needs at the most to hear of everything again, once nothing fails any more; requests may be late until then.
 const SETTLED: Duration = Duration::from_secs(100);
 /// How soon after it is held no more a guest is thawed.
@@ -66,12 +79,34 @@ pub(crate) fn are_there(rng: &Rng, options: &Options) -> bool {
     options.hint().is_none() && options.machines && (is_asked_for || is_drawn())
 }
 
+/// Whether the part in which disks are copied is done, given the chance of all of it: beside nobody who makes a class of snapshots.
+pub(crate) fn are_copied(rng: &Rng, options: &Options) -> bool {
+    let is_asked_for = |part: &str| options.only.as_ref().is_some_and(|only| only.contains(&part));
+    let is_free = || !are_there(rng, options) && !crate::snapshots::are_there(rng, options, None);
+    let is_drawn = || {
+        let may_be = options.hint().is_none() && options.only.is_none() && options.faults && !options.small;
+        may_be && rng.fork("whether disks of machines are copied").one_in(3) && is_free()
+    };
+    options.machines && if is_asked_for(COPIED) { !is_asked_for(PART) } else { is_drawn() }
+}
+
+/// Machines with two disks each of which storage takes no snapshots, what is done with them, and one that is off.
+pub(crate) fn copied(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    local_driver(acts);
+    machines(rng, safety, acts);
+    still(&mut rng.fork(STILL), safety, acts);
+}
+
 /// Machines with two disks each, and what is done with them.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     local_driver(acts);
     let class = json!({"metadata": {"name": OF, "annotations": {DEFAULT_SNAPSHOT_CLASS: "true"}}, "driver": DRIVER,
         "deletionPolicy": "Delete"});
     acts.push(create(SECOND / 2, VolumeSnapshotClass::resource(), class, None));
+    machines(rng, safety, acts);
+}
+
+fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     for n in 0..1 + rng.below(up_to(2, safety)) {
         let mut people = People { name: format!("{OF}{n}"), safety, acts: &mut *acts };
         let keeps_state = rng.fork(&format!("whether firmware keeps variables {n}")).one_in(2);
@@ -90,6 +125,25 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         if !is_brief(safety) {
             people.late(rng);
         }
+    }
+}
+
+/// A machine that is off, and started by hand while its disk is being copied, and that is off again.
+fn still(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let claim = format!("{STILL}-disk");
+    acts.push(create(SECOND / 2, PersistentVolumeClaim::resource(), claim_of(&claim, AT_ONCE), None));
+    let object = machine(STILL, run_strategy::MANUAL, 5);
+    let object = with_volume(object, "disk", "persistentVolumeClaim", json!({"claimName": claim}));
+    acts.push(create(SECOND, VirtualMachine::resource(), object, None));
+    let mut people = People { name: STILL.to_owned(), safety, acts };
+    for n in 0..1 + rng.below(up_to(4, safety)) {
+        let mut at = between(rng, safety / 6, safety * 2 / 3);
+        people.snapshot(at, &format!("{STILL}-s{n}"));
+        at += below(rng, people.at_most(SECOND * 6));
+        people.starts(at);
+        at += between(rng, SECOND, people.at_most(SECOND * 15));
+        let resource = VirtualMachineInstance::resource();
+        people.acts.push(delete(at, resource, "default", STILL, "instance"));
     }
 }
 
@@ -199,6 +253,13 @@ impl People<'_> {
         self.acts.push(delete(gone, VirtualMachineSnapshot::resource(), "default", &brief, "vmsnapshot"));
     }
 
+    /// Asks for a start, as `virtctl start` does of a machine that is started by hand. What holds a machine does not hold this.
+    fn starts(&mut self, at: Duration) {
+        let patch = json!({"status": {"stateChangeRequests": [{"action": "Start"}]}});
+        let what = What::Try { resource: VirtualMachine::resource(), name: self.name.clone(), sub: "status", patch };
+        self.acts.push(Act { at, what });
+    }
+
     /// It may be refused: what holds a machine holds its strategy.
     fn is_to(&mut self, at: Duration, name: &str, strategy: &str) {
         let patch = json!({"spec": {"runStrategy": strategy}});
@@ -226,14 +287,14 @@ fn taken<'a>(snapshot: &Value, nodes: &'a BTreeMap<u8, Node>) -> Option<&'a Take
     nodes.values().find_map(|node| node.storage.contents.taken(&handle))
 }
 
-/// The volumes of a content, with what nodes have of each.
+/// The volumes of a content of which storage has taken snapshots, with what nodes have of each.
 fn kept<'a>(
     content: &'a Value,
     observer: &Observer,
     nodes: &'a BTreeMap<u8, Node>,
 ) -> impl Iterator<Item = (&'a str, Option<&'a Taken>)> {
     let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array).into_iter().flatten();
-    backups.map(move |backup| {
+    backups.filter(move |backup| !is_copy(content, backup)).map(move |backup| {
         let snapshot = observer.get("volumesnapshot", &beside(content, text(backup, "/volumeSnapshotName")));
         (text(backup, "/volumeName"), snapshot.and_then(|snapshot| taken(snapshot, nodes)))
     })
@@ -416,12 +477,30 @@ fn is_one(vm: &Value) -> bool {
 /// Why a machine is not as its spec says.
 fn lacks(vm: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<String> {
     let name = key_of(vm);
+    if let Some(lack) = disks_lack(vm, observer, nodes) {
+        return Some(format!("vm {name} {lack}"));
+    }
     let lack = match text(vm, "/spec/runStrategy") {
         run_strategy::ALWAYS => machine_lacks(vm, &name, observer, nodes),
         _ => (observer.get("vmi", &name).is_some() || guests_of(&name, nodes) > 0)
             .then(|| "is to be off and is not".to_owned()),
     };
     lack.map(|lack| format!("vm {name} {lack}"))
+}
+
+/// Why a machine's disks are not its own, or not whole, where they have been made: claims of such machines are called by their disks.
+fn disks_lack(vm: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<String> {
+    let volumes = vm.pointer("/spec/template/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+    let mut wrong = volumes.filter_map(|volume| {
+        let disk = text(volume, "/name");
+        let claim = observer.get("claim", &beside(vm, text(volume, "/persistentVolumeClaim/claimName")))?;
+        let made = observer.get("volume", text(claim, "/spec/volumeName"))?;
+        let handle = text(made, "/spec/csi/volumeHandle");
+        let holds = nodes.values().find_map(|node| node.storage.contents.on(handle))?.claim.as_str();
+        let is_its = holds.starts_with(OF) && holds.ends_with(&format!("-{disk}"));
+        (!is_its && DISKS.contains(&disk)).then(|| format!("has a disk {disk} that holds {holds:?}"))
+    });
+    wrong.next()
 }
 
 /// Why a snapshot has not come to an end, or does not have what it says.
@@ -438,8 +517,9 @@ fn snapshots_lack(observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<Str
     }
     let mut contents = observer.all("vmcontent").filter(|content| ready_to_use(content) && !deleting(content));
     contents.find_map(|content| {
-        let (volume, _) = kept(content, observer, nodes).find(|(_, taken)| taken.is_none())?;
-        Some(format!("content {} has lost what it kept of {volume}", key_of(content)))
+        let lost = kept(content, observer, nodes).find(|(_, taken)| taken.is_none());
+        let lost = lost.map(|(volume, _)| format!("content {} has lost what it kept of {volume}", key_of(content)));
+        lost.or_else(|| copies_lack(content, observer, nodes))
     })
 }
 
@@ -460,6 +540,7 @@ mod tests {
     use crate::attacher::Rack;
     use crate::node::new_volume;
     use crate::options::NodeFaults;
+    use crate::workload::Part;
 
     const AT: Time = Time::from_unix_s(1000);
 
@@ -604,9 +685,11 @@ mod tests {
     #[test]
     fn little_is_asked_for_where_there_is_little_time() {
         for seed in 0..40 {
-            for (safety_s, most_s) in [(4, 12), (12, 36), (60, 192)] {
+            let parts: [Part; 2] = [acts, copied];
+            let lengths = [(4, 12), (12, 36), (60, 192)];
+            for (add, (safety_s, most_s)) in parts.into_iter().flat_map(|add| lengths.map(|length| (add, length))) {
                 let (safety, mut all) = (SECOND * safety_s, Vec::new());
-                acts(&mut Rng::new(seed), safety, &mut all);
+                add(&mut Rng::new(seed), safety, &mut all);
                 let last = all.iter().map(|act| act.at).max().unwrap_or_default();
                 assert!(last <= SECOND * most_s, "seed {seed}, {safety:?}: {last:?}");
                 let asks = |resource: &carrack_types::resource::Resource| {

@@ -40,9 +40,12 @@ pub(crate) fn ask(limits: &mut Value) {
 
 /// How many whole CPUs a pod's container is to have for itself; none where it shares, or the pod is not there any more.
 pub(crate) fn wanted(pod: &PodRef, observer: &Observer) -> usize {
-    let limits =
-        observer.pod(pod).and_then(|pod| pod.pointer("/spec/containers/0/resources/limits")).unwrap_or(&Value::Null);
-    if text(limits, "/memory").is_empty() { 0 } else { text(limits, "/cpu").parse().unwrap_or(0) }
+    let resources =
+        observer.pod(pod).and_then(|pod| pod.pointer("/spec/containers/0/resources")).unwrap_or(&Value::Null);
+    let limits = resources.get("limits").unwrap_or(&Value::Null);
+    // Who asks for less than it may have shares.
+    let is_guaranteed = !text(limits, "/memory").is_empty() && resources.get("requests").is_none_or(|of| of == limits);
+    if is_guaranteed { text(limits, "/cpu").parse().unwrap_or(0) } else { 0 }
 }
 
 /// A container starts on these CPUs; the CPU manager's state is as the disk has it.

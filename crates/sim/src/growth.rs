@@ -87,7 +87,7 @@ pub(crate) fn asked_about(op: &Op) -> Option<&str> {
 }
 
 /// The storage that is named at a place of an object, in bytes.
-fn bytes(object: &Value, place: &str) -> u64 {
+pub(crate) fn bytes(object: &Value, place: &str) -> u64 {
     let amount = text(object, place).parse::<Quantity>().ok();
     amount.and_then(|amount| u64::try_from(amount.units()).ok()).unwrap_or(0)
 }

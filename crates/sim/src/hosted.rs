@@ -114,7 +114,7 @@ impl Hosted {
         let pages = crate::pages::are_small(root, &rng, life, settings.bug);
         let hosted = match role {
             // People are made by the workload.
-            Role::User | Role::Flooder | Role::Meddler | Role::Onlooker | Role::Tenant => return None,
+            Role::User | Role::Flooder | Role::Meddler | Role::Onlooker | Role::Reader | Role::Tenant => return None,
             Role::Scheduler | Role::StandbyScheduler => {
                 let mut config = Config::default();
                 if let Some(verbs) = settings.extender {
@@ -279,6 +279,7 @@ impl Hosted {
                 let core = match settings.bug {
                     Some(Bug::Traceless) => Provisioner::with_planted_traceless(&name, rng),
                     Some(Bug::SnapshotsAtOnce) => Provisioner::with_planted_calls_at_once(&name, rng),
+                    Some(Bug::SmallVolumes) => Provisioner::with_planted_small_volumes(&name, rng),
                     Some(Bug::ContentForgotten) => Provisioner::with_planted_forgotten_contents(&name, rng),
                     _ => Provisioner::new(&name, rng),
                 };

@@ -40,6 +40,10 @@ pub(crate) struct Intervals {
     pub full_disk: Option<Duration>,
     /// The store of the API servers is full for a while.
     pub full_store: Option<Duration>,
+    /// A node's runtime is away for a while, or hangs.
+    pub runtime_away: Option<Duration>,
+    /// A CSI driver of a node is away for a while.
+    pub driver_away: Option<Duration>,
 }
 
 impl Intervals {
@@ -70,6 +74,8 @@ impl Intervals {
             moods: other(self.moods),
             full_disk: other(self.full_disk),
             full_store: other(self.full_store),
+            runtime_away: other(self.runtime_away),
+            driver_away: other(self.driver_away),
         }
     }
 }

@@ -73,6 +73,9 @@ const ALL_SILENT: Duration = Duration::from_secs(75);
 /// How long a pod of which nothing is left may stay once nothing fails: what unmounting and three writes may take, with
 /// the slowest of delays.
 const LEAVES_WITHIN: Duration = Duration::from_secs(60);
+/// How long what is mounted for it may stay: as long as a kubelet waits at the most before it asks once more a driver that was away,
+/// and as long again as above.
+const UNMOUNTED_WITHIN: Duration = Duration::from_secs(64 + 60);
 
 /// What a pod holds of its node. What it wishes beside that may have come while another pod was on its way there, and so may what it
 /// was granted lately ([`Grants`]).
@@ -214,7 +217,7 @@ impl Checker {
         self.mounted.retain(|place, _| left.contains_key(place));
         for (place, path) in left {
             let (number, since) = (place.0, *self.mounted.entry(place).or_insert(now));
-            if now.since(since) > LEAVES_WITHIN {
+            if now.since(since) > UNMOUNTED_WITHIN {
                 let seconds = now.since(since).as_secs();
                 let what = format!("{path} on node{number} is all that is left of its pod for {seconds} s");
                 breaches.push(Breach::new("volumes-go-with-their-pods", what));

@@ -10,6 +10,7 @@ mod replay;
 mod stays;
 mod switches;
 mod usual;
+mod work;
 
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub struct Options {
     pub kept_parts: Option<Vec<&'static str>>,
     /// When trouble ends, if that is before [`Self::safety`] is over. People do all the same what they would have done.
     pub heal_after: Option<Duration>,
+    /// Whether its end is held against that of the same run without trouble, which is played then, too.
+    pub compares: bool,
 }
 
 impl Options {
@@ -86,104 +89,6 @@ impl Options {
         self.machines && (self.clones || self.has_whole_nodes())
     }
 
-    /// What a run is like under a seed: what the work is follows from the planted bug, if there is one, or from the seed in a
-    /// swarm.
-    pub(crate) fn of_seed(&self, root: &Rng) -> Self {
-        let mut own = self.clone();
-        let planted = self.plant.map(|plant| plant.bug);
-        own.workloads |= own.whole | planted.is_some_and(Bug::is_of_workloads);
-        own.gpus |= planted.is_some_and(Bug::is_of_gpus);
-        own.clones |= planted.is_some_and(Bug::is_of_clones) || own.copies;
-        own.scene = own.scene.or_else(|| planted.and_then(Bug::scene));
-        // Nothing else is to keep the machine from starting, or the pod that comes late.
-        own.faults &= planted != Some(Bug::CopiesWhatRuns);
-        own.copies |= planted.is_some_and(Bug::is_of_copies) || own.scene.is_some_and(Scene::runs);
-        if planted.is_some_and(Bug::is_of_copies) {
-            let enough = match planted {
-                // Until the second pod waits.
-                Some(Bug::UnwantedCopies) => 40,
-                _ if own.scene.is_some() => 25,
-                _ => 45,
-            };
-            own.safety = own.safety.min(Duration::from_secs(enough));
-        }
-        // Leaders are looked for where they cost least.
-        own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
-        own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords | Bug::MistakenAnswers));
-        own.machines &= !matches!(planted, Some(Bug::SnapshotsAtOnce | Bug::ContentForgotten | Bug::UnmountsWhenTold));
-        own.machines &= !matches!(planted, Some(Bug::DeafNominees | Bug::StaleProposals | Bug::WordsLost));
-        match planted {
-            Some(Bug::OneHoldsAll | Bug::RawNames) => own.safety = own.safety.min(Duration::from_secs(40)),
-            Some(Bug::DeafNominees | Bug::ForgottenKinds) => own.safety = own.safety.min(Duration::from_secs(60)),
-            Some(
-                Bug::StaleProposals
-                | Bug::GoingUnminded
-                | Bug::Unpaced
-                | Bug::LaunchersByLabel
-                | Bug::WritingWatches
-                | Bug::TenantsChooseGpus
-                | Bug::OutdatedStarts
-                | Bug::UnfilledDisksStart
-                | Bug::ClaimsAddUp,
-            ) => {
-                own.safety = own.safety.min(Duration::from_secs(60));
-            }
-            Some(Bug::AdoptedUnasked) => own.safety = own.safety.min(Duration::from_secs(90)),
-            Some(
-                Bug::IllDevicesGiven
-                | Bug::UnwrittenCounts
-                | Bug::RefusedCounts
-                | Bug::CordonsUnheard
-                | Bug::ReleasesUnheard,
-            ) => {
-                own.machines = false;
-                own.safety = own.safety.min(Duration::from_secs(60));
-            }
-            Some(Bug::ToldAtOnce | Bug::SecretsOverlooked | Bug::FirstPages | Bug::BelievedAnnotations) => {
-                own.machines = false;
-                own.safety = own.safety.min(Duration::from_secs(20));
-            }
-            _ => {}
-        }
-        let is_of_pods =
-            |bug: Bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_starts() || bug.is_of_critical();
-        if planted.is_some_and(is_of_pods) {
-            own.machines = false;
-            own.safety = own.safety.min(Duration::from_secs(60));
-        }
-        if planted == Some(Bug::ClocksOfAnother) {
-            // Long enough for leaders that come back, and lead again.
-            own.safety = Duration::from_secs(300);
-        }
-        if planted == Some(Bug::AbsenceRemembered) {
-            // Long enough for an absence, more than its six minutes, and another one.
-            own.safety = Duration::from_secs(600);
-        }
-        if matches!(planted, Some(Bug::TaintedAlive | Bug::EvictedGuests)) {
-            own.safety = own.safety.min(Duration::from_secs(60));
-        }
-        if planted == Some(Bug::SignalsForgotten) {
-            own.safety = own.safety.min(Duration::from_secs(20));
-        }
-        if planted.is_some_and(|bug| bug.is_of_dead_nodes() || bug.is_of_backups()) {
-            own.safety = own.safety.min(Duration::from_secs(60));
-        }
-        if self.swarm && planted.is_none() {
-            let kind = root.fork("kind of work").below(8);
-            own.machines = kind != 0;
-            own.workloads = matches!(kind, 1 | 2);
-            own.gpus = matches!(kind, 2 | 3);
-            own.clones = kind == 4;
-            own.copies = own.clones && root.fork("copies").one_in(2);
-            own.whole = kind == 5;
-            own.workloads |= own.whole;
-            own.gpus |= own.whole && root.fork("gpus beside").one_in(2);
-            if !own.machines && own.only.is_none() && root.fork(crate::critical::PART).one_in(4) {
-                own.only = Some(vec![crate::critical::PART]);
-            }
-        }
-        own
-    }
     /// How long anything may fail.
     pub(crate) fn trouble(&self) -> Duration {
         self.heal_after.map_or(self.safety, |after| after.min(self.safety))
@@ -254,6 +159,8 @@ pub(crate) struct Swarm {
     pub meddles: bool,
     /// Somebody who may only read sends what is none.
     pub looked_on: bool,
+    /// Somebody reads who has no cache.
+    pub reads: bool,
     /// Some pods with GPUs come past the scheduler.
     pub gpu_outsiders: bool,
     /// API servers do not keep all of a pod's status as it was written.
@@ -337,6 +244,7 @@ impl Swarm {
             fail_one_in: on(20, 300),
             plugin_late_one_in: on(2, 8),
             plugin_whims_one_in: apart::plugin_whims_one_in(root, options),
+            pre_starts: apart::pre_starts(root, options),
             grows_slowly_one_in: if options.faults { 2 } else { 0 },
             tears_one_in: match planted {
                 Some(Bug::TornIsKnown) => 1,
@@ -348,6 +256,7 @@ impl Swarm {
                 None if options.faults => 4,
                 _ => 0,
             },
+            lies_one_in: apart::lies_one_in(root, options),
         };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
@@ -567,8 +476,8 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
-            Some(Bug::UnreadFiles | Bug::FailedPullsHold) => {
-                // Reads, and pulls, that fail.
+            Some(Bug::UnreadFiles | Bug::FailedPullsHold | Bug::PreStartsIgnored) => {
+                // Reads, and pulls, that fail, and plugins that do.
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
                 node.fail_one_in = 20;
@@ -619,6 +528,20 @@ impl Swarm {
                 // Disks on which a choice cannot be written down.
                 (nodes, crash_one_in_effects, node.fail_one_in) = (1, 0, 10);
                 intervals = Intervals { full_disk: Some(Duration::from_secs(20)), ..Intervals::default() };
+            }
+            Some(Bug::SilenceIsWell) => {
+                // A runtime that is away, and a kubelet that lives on.
+                (nodes, crash_one_in_effects) = (1, 0);
+                intervals = Intervals { runtime_away: Some(Duration::from_secs(5)), ..Intervals::default() };
+            }
+            Some(Bug::RegistersOnce) => {
+                // Drivers that come and go, and kubelets that hear of them once.
+                (nodes, crash_one_in_effects) = (1, 0);
+                intervals = Intervals { driver_away: Some(Duration::from_secs(5)), ..Intervals::default() };
+            }
+            // What lies is enough.
+            Some(Bug::BelievedDrivers | Bug::SmallVolumes) => {
+                (nodes, crash_one_in_effects, intervals) = (1, 0, Intervals::default());
             }
             Some(Bug::RefusedCounts) => {
                 crash_one_in_effects = 0;
@@ -708,6 +631,7 @@ impl Swarm {
                 nodes = 1;
                 intervals.force_delete = Some(Duration::from_secs(3));
             }
+            Some(Bug::AmountsForgotten) => intervals.crash = Some(Duration::from_secs(2)),
             Some(Bug::ForgottenEnds) => intervals.container_exit = Some(Duration::from_secs(5)),
             Some(Bug::UnreadIsAbsent) => {
                 // What cannot be read is seen to on its way.
@@ -784,6 +708,9 @@ impl Swarm {
                 | Bug::AskedTwice
                 | Bug::Echo
                 | Bug::PartsAhead
+                | Bug::NewIsAbsent
+                | Bug::BeginningsCut
+                | Bug::PanicsAtWork
                 | Bug::ReadOnce,
             )
             | None => {}
@@ -829,6 +756,7 @@ impl Swarm {
             deaf_disks: options.machines && crate::disks::are_deaf(root, options.faults, planted),
             meddles: crate::meddler::is_there(root, options, planted),
             looked_on: crate::onlooker::is_there(root, options, planted),
+            reads: crate::reader::is_there(root, options, planted),
             gpu_outsiders: crate::gpu::are_outsiders_there(root, options, planted),
             forgetful: crate::forgetful::is_there(root, options.faults, planted),
             webhook,

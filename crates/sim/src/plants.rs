@@ -1,17 +1,21 @@
 //! Bugs put in on purpose. Each is a switch that a run can be given; the simulator must find it.
 
+mod absences;
 mod bug;
 mod clones;
 mod mounts;
 mod parts;
 mod pulls;
+mod runs;
 mod shortages;
 mod workloads;
 
+use absences::OF_ABSENCES;
 pub(crate) use bug::Bug;
 use clones::OF_CLONES;
 use mounts::OF_MOUNTS;
 use pulls::OF_PULLS;
+use runs::OF_RUNS;
 use shortages::OF_SHORTAGES;
 use workloads::OF_WORKLOADS;
 
@@ -32,11 +36,17 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const LISTS: [&[Plant]; 6] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS, OF_PULLS];
+const LISTS: [&[Plant]; 8] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS, OF_PULLS, OF_ABSENCES, OF_RUNS];
 
 /// How many there are.
-const COUNT: usize =
-    OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len() + OF_MOUNTS.len() + OF_PULLS.len();
+const COUNT: usize = {
+    let (mut count, mut list) = (0, 0);
+    while list < LISTS.len() {
+        count += LISTS[list].len();
+        list += 1;
+    }
+    count
+};
 
 const ALL: [Plant; COUNT] = {
     let mut all = [OTHERS[0]; COUNT];

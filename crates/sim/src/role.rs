@@ -44,6 +44,8 @@ pub(crate) enum Role {
     Meddler,
     /// Somebody who may read everything. No process of its own.
     Onlooker,
+    /// Somebody who reads what was just made. No process of its own.
+    Reader,
     /// Somebody who may make pods, and wants the GPUs of others. No process of its own.
     Tenant,
     /// The provisioner of a node.
@@ -71,6 +73,7 @@ impl Role {
             Self::Flooder => Caller::new("sim:flooder", NONE),
             Self::Meddler => Caller::new(crate::meddler::USER, NONE),
             Self::Onlooker => Caller::new(crate::onlooker::USER, NONE),
+            Self::Reader => Caller::new("sim:reader", [GROUP_MASTERS]),
             Self::Tenant => Caller::new(crate::gpu::TENANT, NONE),
             Self::Host => Caller::new("sim:host", [GROUP_MASTERS]),
             Self::Storage => Caller::new("sim:storage", [GROUP_MASTERS]),
@@ -108,6 +111,7 @@ impl std::fmt::Display for Role {
             Self::Flooder => f.write_str("flooder"),
             Self::Meddler => f.write_str("meddler"),
             Self::Onlooker => f.write_str("onlooker"),
+            Self::Reader => f.write_str("reader"),
             Self::Tenant => f.write_str("tenant"),
             Self::Host => f.write_str("host"),
             Self::Storage => f.write_str("storage"),

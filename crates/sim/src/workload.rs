@@ -275,6 +275,9 @@ impl User {
         if crate::backups::are_there(rng, options) && parts.has(crate::backups::PART) {
             crate::backups::acts(&mut rng.fork(crate::backups::PART), options.safety, &mut acts);
         }
+        if crate::backups::are_copied(rng, options) && parts.has(crate::backups::COPIED) {
+            crate::backups::copied(&mut rng.fork(crate::backups::COPIED), options.safety, &mut acts);
+        }
         if crate::impostors::are_there(rng, options, bug) && parts.has(crate::impostors::PART) {
             crate::impostors::acts(&mut rng.fork(crate::impostors::PART), options.safety, &mut acts);
         }

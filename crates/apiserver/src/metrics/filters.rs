@@ -19,10 +19,24 @@ struct FilterLabels {
 /// Metrics of what looks at requests. Each request is counted by all of them, so nothing is looked up for it.
 pub(crate) struct FilterMetrics {
     family: Family<FilterLabels, Histogram, Bounds>,
-    authentication: Histogram,
-    impersonation: Histogram,
-    flow: Histogram,
-    authorization: Histogram,
+    /// Whose a request is, which is found or is not.
+    pub(crate) authentication: Filter,
+    /// For whom a request counts.
+    pub(crate) impersonation: Filter,
+    /// When a request has its seat, or that it needs none.
+    pub(crate) flow: Filter,
+    /// Whether a request may be made.
+    pub(crate) authorization: Filter,
+}
+
+/// One of those that look at requests.
+pub(crate) struct Filter(Histogram);
+
+impl Filter {
+    /// It has looked at a request for so long.
+    pub(crate) fn took(&self, elapsed_s: f64) {
+        self.0.observe(elapsed_s.max(0.0));
+    }
 }
 
 impl FilterMetrics {
@@ -30,7 +44,7 @@ impl FilterMetrics {
         let family: Family<FilterLabels, Histogram, Bounds> = Family::new_with_constructor(Bounds(&SECONDS));
         let [authentication, impersonation, flow, authorization] =
             ["authentication", "impersonation", "priorityandfairness", "authorization"]
-                .map(|filter| family.get_or_create_owned(&FilterLabels { filter }));
+                .map(|filter| Filter(family.get_or_create_owned(&FilterLabels { filter })));
         Self { family, authentication, impersonation, flow, authorization }
     }
 
@@ -40,25 +54,5 @@ impl FilterMetrics {
             "For how long requests were looked at before they were answered, by what looked at them, in seconds",
             self.family.clone(),
         );
-    }
-
-    /// It was looked for whose a request is, which is known or is not.
-    pub(crate) fn authenticated(&self, elapsed_s: f64) {
-        self.authentication.observe(elapsed_s.max(0.0));
-    }
-
-    /// For whom a request counts is known.
-    pub(crate) fn impersonated(&self, elapsed_s: f64) {
-        self.impersonation.observe(elapsed_s.max(0.0));
-    }
-
-    /// A request has its seat, or needs none.
-    pub(crate) fn seated(&self, elapsed_s: f64) {
-        self.flow.observe(elapsed_s.max(0.0));
-    }
-
-    /// A request may be made.
-    pub(crate) fn authorized(&self, elapsed_s: f64) {
-        self.authorization.observe(elapsed_s.max(0.0));
     }
 }

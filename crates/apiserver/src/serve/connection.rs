@@ -336,7 +336,7 @@ async fn seated(shared: &Shared, acting: &Acting, asked: &Asked, most: Duration)
     match &outcome {
         Ok(_) => {
             let elapsed = server.inner.env.now().duration_since(asks);
-            server.inner.metrics.filters.seated(elapsed.as_secs_f64());
+            server.inner.metrics.filters.flow.took(elapsed.as_secs_f64());
         }
         Err(status) if status.code == 429 => ended(shared, asked, status.code),
         // It is not known which seats there are.

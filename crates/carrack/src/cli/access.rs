@@ -1,5 +1,6 @@
 //! Who may reach the API server besides the holders of certificates, what is noted of it, and which APIs it serves.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +110,17 @@ fn gpu_prefix(text: &str) -> Result<String, String> {
     Names::check(text).map(|()| text.to_owned())
 }
 
+/// What a flag or a file says, or that it cannot be used and why.
+fn usable<T>(place: &str, said: Result<T, impl Display>) -> anyhow::Result<T> {
+    said.map_err(|why| anyhow::anyhow!("{place} cannot be used: {why}"))
+}
+
+/// What a file says that a flag names.
+fn made_of<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, String>) -> anyhow::Result<T> {
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    usable(&path.display().to_string(), parse(&text))
+}
+
 impl AccessArgs {
     /// The tokens of the file.
     ///
@@ -116,8 +128,10 @@ impl AccessArgs {
     /// The file cannot be read, or is no file of tokens.
     pub fn tokens(&self) -> anyhow::Result<StaticTokens> {
         let Some(path) = &self.token_auth_file else { return Ok(StaticTokens::default()) };
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        StaticTokens::parse(&text).with_context(|| format!("{} cannot be used", path.display()))
+        made_of(path, |text| {
+            let text = std::str::from_utf8(text).map_err(|why| why.to_string())?;
+            StaticTokens::parse(text).map_err(|why| why.to_string())
+        })
     }
 
     /// Whose tokens are accepted besides those of the cluster's own issuer.
@@ -125,16 +139,12 @@ impl AccessArgs {
     /// # Errors
     /// The file cannot be read, or says something that cannot be done.
     pub fn authentication(&self, own_issuer: &str) -> anyhow::Result<AuthenticationConfiguration> {
-        let (text, place) = match (&self.authentication_config, self.oidc.configuration()?) {
-            (Some(path), _) => {
-                let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-                (text, path.display().to_string())
-            }
-            (None, Some(text)) => (text.into_bytes(), "--oidc-issuer-url".to_owned()),
-            (None, None) => return self.anonymous(AuthenticationConfiguration::default()),
+        let parse = |text: &[u8]| AuthenticationConfiguration::parse(text, own_issuer);
+        let all = match (&self.authentication_config, self.oidc.configuration()?) {
+            (Some(path), _) => made_of(path, parse)?,
+            (None, Some(text)) => usable("--oidc-issuer-url", parse(text.as_bytes()))?,
+            (None, None) => AuthenticationConfiguration::default(),
         };
-        let all = AuthenticationConfiguration::parse(&text, own_issuer)
-            .map_err(|why| anyhow::anyhow!("{place} cannot be used: {why}"))?;
         self.anonymous(all)
     }
 
@@ -154,8 +164,8 @@ impl AccessArgs {
     /// # Errors
     /// There is no such version, or no such cipher.
     pub fn tls(&self) -> anyhow::Result<Offered> {
-        Offered::named(self.tls_min_version.as_deref().unwrap_or_default(), &self.tls_cipher_suites)
-            .map_err(|why| anyhow::anyhow!("--tls-min-version and --tls-cipher-suites cannot be used: {why}"))
+        let offered = Offered::named(self.tls_min_version.as_deref().unwrap_or_default(), &self.tls_cipher_suites);
+        usable("--tls-min-version and --tls-cipher-suites", offered)
     }
 
     /// What is named for that in vain, since nobody serves it any more.
@@ -189,15 +199,13 @@ impl AccessArgs {
     /// What admission plugins are told.
     fn told(&self) -> anyhow::Result<AdmissionConfiguration> {
         let Some(path) = &self.admission_control_config_file else { return Ok(AdmissionConfiguration::default()) };
-        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         // As upstream: files that it names are looked for beside it.
         let beside = path.parent().unwrap_or(Path::new(""));
         let read = |name: &str| {
             let path = beside.join(name);
             std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
         };
-        AdmissionConfiguration::parse(&text, read)
-            .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
+        made_of(path, |text| AdmissionConfiguration::parse(text, read))
     }
 
     /// How many requests are worked on at a time.
@@ -233,8 +241,7 @@ impl AccessArgs {
     /// # Errors
     /// It is told of one that is not there, or in words that mean nothing.
     pub fn runtime(&self) -> anyhow::Result<RuntimeConfig> {
-        RuntimeConfig::parse(self.runtime_config.iter().map(String::as_str))
-            .map_err(|why| anyhow::anyhow!("--runtime-config cannot be used: {why}"))
+        usable("--runtime-config", RuntimeConfig::parse(self.runtime_config.iter().map(String::as_str)))
     }
 
     /// What sees to it that nobody else says which GPUs pods have.
@@ -261,9 +268,7 @@ impl AccessArgs {
     /// What is noted of requests, if anything is.
     fn policy(&self) -> anyhow::Result<Option<Policy>> {
         let Some(path) = &self.audit_policy_file else { return Ok(None) };
-        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let parsed = Policy::parse(&text).map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))?;
-        Ok(Some(parsed))
+        made_of(path, Policy::parse).map(Some)
     }
 
     /// The audit log, if one is wanted.

@@ -273,6 +273,12 @@ pub struct KubeletArgs {
     /// How long a pod waits for a device or another resource that is not there, in seconds, before it is rejected
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub resource_wait: u64,
+    /// Which plugins give credentials for registries: a CredentialProviderConfig of kubelet.config.k8s.io/v1, or a directory of them
+    #[arg(long, value_name = "PATH", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Directory of these plugins' programs
+    #[arg(long, value_name = "DIRECTORY", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
     /// File that tells the boot's id instead of the kernel, for power cuts in tests
     #[arg(long, value_name = "FILE", env = "CARRACK_BOOT_ID_FILE", hide = true)]
     pub boot_id_file: Option<PathBuf>,

@@ -103,6 +103,9 @@ pub struct SimArgs {
     /// Only delays: nothing fails
     #[arg(long)]
     pub no_faults: bool,
+    /// Play each run once more without trouble, and hold what people have in the end against that
+    #[arg(long)]
+    pub compare: bool,
     /// Also print, on standard error, what the roles log: a level, or a list of module=level
     #[arg(long, value_name = "FILTER")]
     pub log_level: Option<String>,

@@ -119,9 +119,15 @@ async fn serve(layout: Layout, told: Told) -> anyhow::Result<()> {
             tracing::error!(%error, "containerd is not watched any more");
         }
     });
-    provide(&layout, &told.images_dir, BuiltIn::Pause).await?;
-    agents(&mut tasks, &layout, &told, &stop)?;
-    provide(&layout, &told.images_dir, BuiltIn::VirtLauncher).await?;
+    let started = async {
+        provide(&layout, &told.images_dir, BuiltIn::Pause).await?;
+        agents(&mut tasks, &layout, &told, &stop)?;
+        provide(&layout, &told.images_dir, BuiltIn::VirtLauncher).await
+    };
+    tokio::select! {
+        started = started => started?,
+        () = stop.cancelled() => tracing::warn!("interrupted while the node's images are imported"),
+    }
     stop.cancelled().await;
     if tokio::time::timeout(ROLES_END, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
         tracing::warn!("some roles did not end within {} s", ROLES_END.as_secs());
@@ -153,6 +159,7 @@ fn agents(
         configuration: told.kubelet_config.as_deref().map(kubelet::configuration).transpose()?,
         container_gc: Default::default(),
         resource_wait: Duration::from_secs(told.resource_wait_s),
+        credentials: kubelet::of_node(layout),
         boot_id_file: Some(carrack_noderuntime::power::boot_id(layout).context("the node has no boot's id")?),
     };
     let api: Arc<dyn Transport> = roles::https(&told.kubelet.kubeconfig)?;

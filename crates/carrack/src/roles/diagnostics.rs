@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use carrack_apiserver::zpages::statusz::Program;
-use carrack_apiserver::zpages::{Page, flagz, statusz};
-use carrack_apiserver::{ProcessStats, Query, Status, delegated, health};
+use carrack_apiserver::{ProcessStats, Query, delegated, health};
 use carrack_auth::Caller;
 use carrack_auth::pki::{KeyPairPem, Sans};
 use carrack_auth::tls::{self, Clients, Reloadable, ServerTls};
-use carrack_engine::Transport;
 use carrack_engine::requests::Requests;
 use carrack_engine::shell::Scrapes;
+use carrack_engine::zpages::statusz::Program;
+use carrack_engine::zpages::{Page, PageError, flagz, statusz};
+use carrack_engine::{Time, Transport};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
@@ -28,7 +28,6 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use jiff::Timestamp;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -214,17 +213,17 @@ fn typed(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>)
 }
 
 /// Which program this is, and since when it runs.
-fn status_page(component: &'static str, headers: &http::HeaderMap) -> Result<Page, Status> {
-    let started = process::stats().as_ref().and_then(ProcessStats::started);
+fn status_page(component: &'static str, headers: &http::HeaderMap) -> Result<Page, PageError> {
+    let started = process::stats().as_ref().and_then(ProcessStats::started).map(Time::from);
     let paths = &[flagz::PATH, "/healthz", "/livez", "/metrics", "/readyz", statusz::PATH];
-    let now = Timestamp::from_second(super::apiserver::now_unix_s()).unwrap_or(Timestamp::UNIX_EPOCH);
+    let now = Time::from_unix_s(super::apiserver::now_unix_s());
     Program { component, started, paths }.page(now, headers)
 }
 
-fn page(told: Result<Page, Status>) -> Response<Full<Bytes>> {
+fn page(told: Result<Page, PageError>) -> Response<Full<Bytes>> {
     match told {
         Ok((media_type, text)) => typed(StatusCode::OK, media_type, text),
-        Err(refused) => reply(StatusCode::NOT_ACCEPTABLE, refused.message),
+        Err(refused) => reply(refused.code(), refused.to_string()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The kubelet: the pods of one node.
 
 mod certificates;
+mod image_credentials;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,19 +10,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use carrack_apiserver::ProcessStats;
 use carrack_auth::pki::{Identity, KeyPairPem};
 use carrack_auth::tls::Reloadable;
-use carrack_engine::Transport;
+use carrack_engine::{Time, Transport};
 use carrack_kubelet::configuration::Configuration;
+use carrack_kubelet::credentials::NodeCredentials;
 use carrack_kubelet::pods::dead::Policy;
 use carrack_kubelet::{HEALTHZ, KubeletConfig, NodeConfig, ServingTls};
 use carrack_noderuntime::{Layout, limits};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use image_credentials::of_node;
+
 use super::held::{self, Held};
 use crate::cli::roles::KubeletArgs;
-use crate::{logging, network, process};
+use crate::{flags, logging, network, process};
 
 /// What a node's agent serves with, and whom it believes.
 #[derive(Debug, Clone)]
@@ -80,6 +85,8 @@ pub struct Node {
     pub container_gc: Policy,
     /// How long a pod waits for a resource.
     pub resource_wait: Duration,
+    /// Where it has credentials for registries of its own from; none by default.
+    pub credentials: NodeCredentials,
     /// File that tells the boot's id instead of the kernel.
     pub boot_id_file: Option<PathBuf>,
 }
@@ -130,6 +137,7 @@ async fn work(
             ..NodeConfig::default()
         },
         runtime_endpoint: node.runtime_endpoint,
+        credentials: node.credentials,
         listen: Some(node.listen),
         serving: Some(ServingTls {
             certificate: served.certificate,
@@ -139,6 +147,8 @@ async fn work(
         boot_id_file: node.boot_id_file,
         process_metrics: Some(process::metrics),
         api_host: node.api_host,
+        flags: flags::told().clone(),
+        started: process::stats().as_ref().and_then(ProcessStats::started).map(Time::from),
     };
     if let Some(configuration) = &node.configuration {
         configuration.apply(&mut config.node).map_err(anyhow::Error::msg)?;
@@ -179,6 +189,11 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
             max_containers: usize::try_from(args.maximum_dead_containers).ok(),
         },
         resource_wait: Duration::from_secs(args.resource_wait),
+        credentials: image_credentials::of_machine(
+            &layout,
+            args.image_credential_provider_config.as_deref(),
+            args.image_credential_provider_bin_dir,
+        )?,
         boot_id_file: args.boot_id_file,
     };
     // Before certificates are asked for, since they are kept there.

@@ -197,6 +197,9 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         },
         () = stop.cancelled() => None,
     };
+    if outcome.is_none() {
+        report.interrupted();
+    }
     hold::say_ending(&machine.layout);
     roles_stop.cancel();
     if tokio::time::timeout(ROLES_END, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
@@ -316,11 +319,12 @@ async fn start_node(
         }
     });
     let images = args.images_dir.path(&machine.layout);
+    report.step("importing the image of pods' sandboxes");
     provide(&machine.layout, &images, BuiltIn::Pause).await?;
     let since = apiserver::now_unix_s();
     start_agents(args, machine, server, pki, tasks, stop, &mut renewals)?;
     tasks.spawn(renewal::keep(pki.directory().to_owned(), renewals, stop.clone()));
-    report.step("preparing the image of virt-launcher");
+    report.step("importing the image of virt-launcher");
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
     report.step("waiting for the node");
     wait_node(server, machine, report, &machine.node_name, since).await;
@@ -440,6 +444,7 @@ fn start_agents(
         configuration: machine.wishes.kubelet.clone(),
         container_gc: Default::default(),
         resource_wait: Duration::from_secs(args.resource_wait),
+        credentials: kubelet::of_node(&machine.layout),
         boot_id_file: args.boot_id_file.clone(),
     };
     let (api, token, layout) = (client(server, Caller::node(name)), stop.clone(), machine.layout.clone());
@@ -580,7 +585,7 @@ fn client(server: &ApiServer, caller: Caller) -> Arc<dyn Transport> {
     Arc::new(server.client_of(caller))
 }
 
-/// Builds an image where it is not there yet, and loads it into containerd.
+/// Builds an image where it is not there yet, and loads it into containerd. Dropped by a signal, it ends what it has begun.
 pub(crate) async fn provide(layout: &Layout, dir: &Path, image: BuiltIn) -> anyhow::Result<()> {
     let dir = dir.to_owned();
     let built = tokio::task::spawn_blocking(move || image::build_one(&dir, image)).await??;

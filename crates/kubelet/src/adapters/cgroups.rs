@@ -66,6 +66,9 @@ fn write(dir: &Path, file: &str, value: impl std::fmt::Display) -> io::Result<()
 
 fn make_v1(mounts: &[(String, PathBuf)], cgroup: &PodCgroup) -> io::Result<()> {
     let r = &cgroup.resources;
+    if r.pids.is_some() && !mounts.iter().any(|(controller, _)| controller == "pids") {
+        tell_of_pids(&"the controller is not mounted");
+    }
     for (controller, mount) in mounts {
         let dir = mount.join(cgroup.path.trim_start_matches('/'));
         match controller.as_str() {
@@ -115,19 +118,102 @@ fn make_v2(root: &Path, cgroup: &PodCgroup) -> io::Result<()> {
         write(&dir, "memory.max", r.memory_limit_bytes)?;
     }
     if let Some(pids) = r.pids {
-        write(&dir, "pids.max", pids)?;
+        unless_lacking(write(&dir, "pids.max", pids), &dir.join("pids.max"))?;
     }
     Ok(())
 }
 
-/// cgroup v2's weight for v1's shares, by the mapping that runtimes use.
-fn weight(shares: i64) -> i64 {
-    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+/// What came of writing a bound of processes. A kernel without that controller refuses to make the file: the group has its other
+/// bounds then, and that it lacks this one is told once.
+fn unless_lacking(written: io::Result<()>, file: &Path) -> io::Result<()> {
+    match written {
+        Err(error) if is_barred(&error) && !file.exists() => {
+            tell_of_pids(&error);
+            Ok(())
+        }
+        other => other,
+    }
 }
 
-/// The least shares that have a weight.
-fn shares(weight: i64) -> i64 {
-    2 + ((weight.clamp(1, 10_000) - 1) * 262_142 + 9998) / 9999
+fn tell_of_pids(why: &dyn std::fmt::Display) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| tracing::warn!(%why, "how many processes pods have is not bounded: the machine cannot do that"));
+}
+
+/// Takes off the bounds of a group that is to have none: what was kept back in an earlier life of the kubelet is not for ever.
+fn unbind(hierarchy: &Hierarchy, cgroup: &PodCgroup) -> io::Result<()> {
+    let r = &cgroup.resources;
+    let (memory, pids) = (r.memory_limit_bytes == 0, r.pids.is_none());
+    match hierarchy {
+        Hierarchy::V1(mounts) => {
+            for (controller, file, none, is_free) in
+                [("memory", "memory.limit_in_bytes", "-1", memory), ("pids", "pids.max", "max", pids)]
+            {
+                if let Some(dir) = dir_v1(mounts, controller, &cgroup.path).filter(|_| is_free) {
+                    lift(&dir, file, none)?;
+                }
+            }
+            Ok(())
+        }
+        Hierarchy::V2(root) => {
+            let dir = root.join(cgroup.path.trim_start_matches('/'));
+            for (file, is_free) in [("memory.max", memory), ("pids.max", pids)] {
+                if is_free {
+                    lift(&dir, file, "max")?;
+                }
+            }
+            Ok(())
+        }
+        Hierarchy::None => Ok(()),
+    }
+}
+
+/// Writes that there is no bound, where one is read.
+fn lift(dir: &Path, file: &str, none: &str) -> io::Result<()> {
+    match text(dir, file) {
+        Ok(text) if limit(&text) > 0 => {
+            tracing::info!(group = %dir.display(), file, was = text.trim(), "a control group has no bound any more");
+            write(dir, file, none)
+        }
+        Ok(_) => Ok(()),
+        // Without its controller the file is not there.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The least and the most shares that v1 knows.
+const SHARES: (i64, i64) = (2, 262_144);
+
+/// cgroup v2's weight for v1's shares. A whole CPU (1024) has as much as what is not a pod's has by default (100), as from upstream's
+/// kubelet since 1.35, and from runc since 1.3.2; the way before gave it 39
+/// (<https://kubernetes.io/blog/2026/01/30/new-cgroup-v1-to-v2-cpu-conversion-formula/>).
+#[expect(clippy::cast_possible_truncation, reason = "from 1 to 10,000")]
+fn weight(shares: i64) -> i64 {
+    let (least, most) = SHARES;
+    match i32::try_from(shares.clamp(least, most)) {
+        Ok(between) if shares > least && shares < most => {
+            let power = f64::from(between).log2();
+            let exponent = (power * power + 125.0 * power) / 612.0 - 7.0 / 34.0;
+            10_f64.powf(exponent).ceil() as i64
+        }
+        _ if shares <= least => 1,
+        _ => 10_000,
+    }
+}
+
+/// The least shares that have a weight, or a larger one.
+fn shares(of: i64) -> i64 {
+    let (mut least, mut most) = SHARES;
+    while least < most {
+        let middle = (least + most) / 2;
+        if weight(middle) < of {
+            least = middle + 1;
+        } else {
+            most = middle;
+        }
+    }
+    least
 }
 
 fn text(dir: &Path, file: &str) -> io::Result<String> {
@@ -203,13 +289,22 @@ pub fn read(path: &str) -> io::Result<Reading> {
     }
 }
 
-/// Makes control groups that pods are in. Where that is not permitted pods run without, as [`parent`] tells.
+/// Makes control groups that pods are in, and takes off the bounds that they are not to have: they are the kubelet's own, and what
+/// was bounded there before is as it was left. Where that is not permitted pods run without, as [`parent`] tells.
 ///
 /// # Errors
-/// What the kernel says.
+/// What the kernel says first; the other groups are written all the same.
 pub fn write_groups(groups: &[PodCgroup]) -> io::Result<()> {
-    let here = here()?;
-    groups.iter().try_for_each(|cgroup| make(here, cgroup))
+    write_in(here()?, groups)
+}
+
+fn write_in(hierarchy: &Hierarchy, groups: &[PodCgroup]) -> io::Result<()> {
+    let mut first = Ok(());
+    for cgroup in groups {
+        let written = make(hierarchy, cgroup).and_then(|()| unbind(hierarchy, cgroup));
+        first = first.and(written);
+    }
+    first
 }
 
 /// Makes a group. Where there is no hierarchy there is none to make.
@@ -574,6 +669,91 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_weights_as_upstream_has_them() {
+        for (has, expected) in [
+            (i64::MIN, 1),
+            (0, 1),
+            (2, 1),
+            (3, 2),
+            (102, 17),
+            (512, 59),
+            (1024, 100),
+            (2000, 170),
+            (4096, 303),
+            (262_144, 10_000),
+            (i64::MAX, 10_000),
+        ] {
+            let least = shares(expected);
+            assert_eq!(weight(has), expected, "{has}");
+            assert!(weight(least) == expected && (least == 2 || weight(least - 1) < expected), "{has}: {least}");
+        }
+        // What no shares have.
+        assert_eq!((shares(0), shares(i64::MAX)), (2, 262_144));
+    }
+
+    #[test]
+    fn a_group_is_bounded_in_processes_where_that_can_be() {
+        use rustix::io::Errno;
+
+        let dir = tempfile::tempdir().unwrap();
+        let (there, lacking) = (dir.path().join("there"), dir.path().join("pids.max"));
+        fs::write(&there, "max").unwrap();
+        for (errno, file, expected) in [
+            (None, &lacking, true),
+            (Some(Errno::ACCESS), &lacking, true),
+            (Some(Errno::PERM), &lacking, true),
+            (Some(Errno::BUSY), &lacking, false),
+            // Nobody here may bound anything.
+            (Some(Errno::ACCESS), &there, false),
+        ] {
+            let written = errno.map_or(Ok(()), |errno| Err(errno.into()));
+            assert_eq!(unless_lacking(written, file).is_ok(), expected, "{errno:?} {}", file.display());
+        }
+    }
+
+    /// What is kept back in one life of the kubelet need not be in the next.
+    #[test]
+    fn a_bound_that_is_not_asked_for_any_more_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let v1 = |name: &str| (name.to_owned(), dir.path().join("v1").join(name));
+        let root = dir.path().join("v2");
+        fs::create_dir(&root).unwrap();
+        let hierarchies = [Hierarchy::V1(vec![v1("cpu"), v1("memory"), v1("pids")]), Hierarchy::V2(root)];
+        let group = |memory_limit_bytes, pids| {
+            let resources =
+                crate::runtime::Resources { memory_limit_bytes, pids, ..crate::runtime::Resources::default() };
+            PodCgroup { path: "/kubepods".into(), resources }
+        };
+        let read = |path: &str| fs::read_to_string(dir.path().join(path)).ok();
+        for (memory, pids, v1, v2) in [
+            // What was never bounded is not written.
+            (0, None, (None, None), (None, None)),
+            (1 << 30, Some(7), (Some("1073741824"), Some("7")), (Some("1073741824"), Some("7"))),
+            (0, Some(7), (Some("-1"), Some("7")), (Some("max"), Some("7"))),
+            (1 << 20, None, (Some("1048576"), Some("max")), (Some("1048576"), Some("max"))),
+            (0, None, (Some("-1"), Some("max")), (Some("max"), Some("max"))),
+        ] {
+            for hierarchy in &hierarchies {
+                write_in(hierarchy, &[group(memory, pids)]).unwrap();
+            }
+            let found = (read("v1/memory/kubepods/memory.limit_in_bytes"), read("v1/pids/kubepods/pids.max"));
+            assert_eq!((found.0.as_deref(), found.1.as_deref()), v1, "{memory} {pids:?}");
+            let found = (read("v2/kubepods/memory.max"), read("v2/kubepods/pids.max"));
+            assert_eq!((found.0.as_deref(), found.1.as_deref()), v2, "{memory} {pids:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_written_keeps_no_other_from_it() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("full"), "").unwrap();
+        let group = |path: &str| PodCgroup { path: path.into(), resources: crate::runtime::Resources::default() };
+        let v2 = Hierarchy::V2(root.path().to_owned());
+        assert!(write_in(&v2, &[group("/full/a"), group("/b")]).is_err());
+        assert!(root.path().join("b/cpu.weight").exists());
+    }
+
+    #[test]
     fn limits_are_written_for_either_hierarchy() {
         let resources = crate::runtime::Resources {
             cpu_period_us: 100_000,
@@ -604,7 +784,7 @@ mod tests {
             ("v1/cpu/kubepods/podv/cpu.shares", Some("2")),
             ("v1/cpu/kubepods/podv/cpu.cfs_quota_us", None),
             ("v1/memory/kubepods/podv/memory.limit_in_bytes", None),
-            ("v2/kubepods/burstable/podu/cpu.weight", Some("20")),
+            ("v2/kubepods/burstable/podu/cpu.weight", Some("59")),
             ("v2/kubepods/burstable/podu/cpu.max", Some("50000 100000")),
             ("v2/kubepods/burstable/podu/memory.max", Some("67108864")),
             ("v2/kubepods/podv/cpu.weight", Some("1")),

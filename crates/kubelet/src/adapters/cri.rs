@@ -17,6 +17,7 @@ use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
+use super::credentials::Own;
 use super::turns::Turns;
 use super::{blocking, cgroups, convert, io_error, log_links, logs, oom, termination, volumes, withheld};
 use crate::cpus::CpuSet;
@@ -30,6 +31,9 @@ use crate::runtime::{
 const MAX_MESSAGE: usize = 16 << 20;
 const QUICK: Duration = Duration::from_secs(20);
 const SLOW: Duration = Duration::from_secs(240);
+/// How long an image may take. Layers may be large and registries far away, and who is cut off begins anew; upstream waits without end.
+/// What does not move at all is the runtime's to notice, and runtimes do within minutes.
+const PULL: Duration = Duration::from_secs(24 * 3600);
 /// How long a command may take that has no limit, in seconds.
 const UNLIMITED_S: u64 = 7 * 24 * 3600;
 /// How many questions of one listing are asked at the same time.
@@ -52,6 +56,7 @@ pub struct Cri {
     images: ImageServiceClient<Channel>,
     known: Mutex<Known>,
     turns: Turns,
+    credentials: Own,
 }
 
 /// Why a pod has no control group, and waits for it.
@@ -122,6 +127,7 @@ impl Cri {
             images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
             known: Mutex::default(),
             turns: Turns::default(),
+            credentials: Own::default(),
         })
     }
 
@@ -613,7 +619,14 @@ impl Cri {
         Ok(within(QUICK, client.image_status(request(r, QUICK))).await?.image.map(convert::image))
     }
 
-    /// Pulls an image, with each of these credentials until one will do. Returns which of them did, besides the image.
+    /// The same, with credentials for registries that are the node's own.
+    #[must_use]
+    pub fn with_credentials(self, credentials: Own) -> Self {
+        Self { credentials, ..self }
+    }
+
+    /// Pulls an image, with each of these credentials and then of the node's own until one will do. Returns which of these did,
+    /// besides the image; none where it was one of the node's own, which are for whoever is on it.
     ///
     /// # Errors
     /// What the runtime or the registry says; of several tries, the last.
@@ -623,22 +636,22 @@ impl Cri {
         auths: Vec<RegistryAuth>,
     ) -> Result<(Option<ImageRecord>, Option<usize>), OpError> {
         let mut client = self.images.clone();
-        // Layers may be large: what does not move at all is the runtime's to notice.
-        let limit = Duration::from_secs(1800);
-        let mut tries: Vec<Option<RegistryAuth>> = auths.into_iter().map(Some).collect();
+        let given = auths.len();
+        let own = self.credentials.of(name).await;
+        let mut tries: Vec<Option<RegistryAuth>> = auths.into_iter().chain(own).map(Some).collect();
         if tries.is_empty() {
             tries.push(None);
         }
         let mut result = Ok(());
         let mut with = None;
         for (number, auth) in tries.into_iter().enumerate() {
-            with = auth.is_some().then_some(number);
+            with = auth.is_some().then_some(number).filter(|number| *number < given);
             let r = v1::PullImageRequest {
                 image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
                 auth: auth.map(convert::auth),
                 ..Default::default()
             };
-            result = within(limit, client.pull_image(request(r, limit))).await.map(drop);
+            result = within(PULL, client.pull_image(request(r, PULL))).await.map(drop);
             if result.is_ok() {
                 break;
             }

@@ -1,23 +1,56 @@
-//! Manifests of static pods: every file of a directory, or one file.
+//! Manifests of static pods, wherever they are: every file of a directory, or one file; and what a URL answers.
 
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::io_error;
+use super::manifest_url::Fetcher;
+use super::{blocking, io_error};
+use crate::config::NodeConfig;
 use crate::effects::OpError;
-use crate::spec::manifest::{self, Manifest};
+use crate::spec::manifest::{self, Manifest, Source};
 
 /// Most manifests, and largest one in bytes.
 const MAX_FILES: usize = 512;
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads them all. One that is wrong says so; a directory that cannot be read, or a file that cannot be looked at, fails the
+/// Where those of a node are.
+#[derive(Clone)]
+pub struct Manifests {
+    path: Option<PathBuf>,
+    url: Option<Fetcher>,
+    node: String,
+}
+
+impl Manifests {
+    /// Those of this node.
+    ///
+    /// # Errors
+    /// Its URL cannot be asked at.
+    pub fn of(config: &NodeConfig) -> Result<Self, OpError> {
+        let url = config.static_pod_url.as_ref().map(Fetcher::new).transpose()?;
+        Ok(Self { path: config.static_pod_path.as_ref().map(PathBuf::from), url, node: config.node_name.clone() })
+    }
+
+    /// Reads those of one place, completely or not at all.
+    ///
+    /// # Errors
+    /// What the disk says, or who is asked.
+    pub async fn read(self, source: Source) -> Result<Vec<Manifest>, OpError> {
+        match (source, self.path, self.url) {
+            (Source::File, Some(path), _) => blocking(move || read(&path, &self.node)).await,
+            (Source::Http, _, Some(url)) => url.read(&self.node).await,
+            (Source::File | Source::Http, ..) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Reads all files. One that is wrong says so; a directory that cannot be read, or a file that cannot be looked at, fails the
 /// whole, since their pods would seem to be gone. A directory that is not there holds none.
 ///
 /// # Errors
 /// What the disk says.
-pub fn read(path: &Path, node: &str) -> Result<Vec<Manifest>, OpError> {
+fn read(path: &Path, node: &str) -> Result<Vec<Manifest>, OpError> {
     let mut files = Vec::new();
     match fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod cgroups;
 mod convert;
+pub(crate) mod credentials;
 pub mod cri;
 pub mod drivers;
 pub mod env_files;
@@ -17,6 +18,7 @@ pub(crate) mod kernel;
 pub mod log_links;
 pub mod logind;
 pub mod logs;
+mod manifest_url;
 pub mod manifests;
 pub mod net;
 mod oom;

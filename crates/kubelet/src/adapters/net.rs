@@ -67,21 +67,45 @@ pub async fn act(action: NetAction, timeout_s: i64) -> Reply {
     let late = late(&action, seconds);
     let work = async {
         match action {
-            NetAction::Tcp { host, port } => dial(&host, port).await.map(|_| None),
-            NetAction::Grpc { host, port, service } => health(&host, port, service).await.map(|()| None),
+            NetAction::Tcp { host, port } => dial(&host, port).await.map(|_| Reply::Done),
+            NetAction::Grpc { host, port, service } => health(&host, port, service).await.map(|()| Reply::Done),
             NetAction::Http { https, host, port, path, headers, is_hook } => {
-                match get(Place { https, host, port, path }, &headers).await {
-                    Err(Failure::Answered(_)) if is_hook => Ok(None),
-                    other => other.map_err(Failure::text),
+                let place = Place { https, host, port, path };
+                if is_hook {
+                    hook(place, &headers).await
+                } else {
+                    get(place, &headers).await.map(warned).map_err(Failure::text)
                 }
             }
         }
     };
     match tokio::time::timeout(Duration::from_secs(seconds), work).await {
-        Ok(Ok(None)) => Reply::Done,
-        Ok(Ok(Some(warning))) => Reply::Warned(warning),
+        Ok(Ok(reply)) => reply,
         Ok(Err(output)) => Reply::Exited { code: 1, output },
         Err(_) => Reply::Exited { code: 1, output: late },
+    }
+}
+
+fn warned(warning: Option<String>) -> Reply {
+    warning.map_or(Reply::Done, Reply::Warned)
+}
+
+/// Asks for a hook: whoever answers has been told. Where TLS was to be spoken and is not, it is asked again without, as upstream does for
+/// those who wrote `HTTPS` when that meant nothing (`runHTTPHandler`, `pkg/kubelet/lifecycle`); what is to show who asks is kept back then.
+async fn hook(place: Place, headers: &[(String, String)]) -> Result<Reply, String> {
+    let plain = Place { https: false, ..place.clone() };
+    let why = match get(place, headers).await {
+        Ok(warning) => return Ok(warned(warning)),
+        Err(Failure::Answered(_)) => return Ok(Reply::Done),
+        Err(Failure::Unanswered(why)) => return Err(why),
+        Err(Failure::NoTls(why)) => why,
+    };
+    let is_shown = |(name, _): &&(String, String)| !name.eq_ignore_ascii_case("Authorization");
+    let headers: Vec<(String, String)> = headers.iter().filter(is_shown).cloned().collect();
+    let at = authority(&plain.host, plain.port);
+    match get(plain, &headers).await {
+        Ok(_) | Err(Failure::Answered(_)) => Ok(Reply::Plain(at)),
+        Err(_) => Err(why),
     }
 }
 
@@ -210,20 +234,24 @@ enum Failure {
     Answered(String),
     /// Nobody has answered.
     Unanswered(String),
+    /// What was answered where TLS was to be spoken is none.
+    NoTls(String),
 }
 
 impl Failure {
     /// Whom nobody has answered is told where it was asked, as Go's client tells it.
     fn at(self, place: &Place) -> Self {
+        let told = |text: String| format!("Get {:?}: {text}", place.url());
         match self {
-            Self::Unanswered(text) => Self::Unanswered(format!("Get {:?}: {text}", place.url())),
+            Self::Unanswered(text) => Self::Unanswered(told(text)),
+            Self::NoTls(text) => Self::NoTls(told(text)),
             Self::Answered(_) => self,
         }
     }
 
     fn text(self) -> String {
         match self {
-            Self::Answered(text) | Self::Unanswered(text) => text,
+            Self::Answered(text) | Self::Unanswered(text) | Self::NoTls(text) => text,
         }
     }
 }
@@ -231,6 +259,13 @@ impl Failure {
 /// What went wrong before there was an answer.
 fn unanswered(error: impl std::fmt::Display) -> Failure {
     Failure::Unanswered(error.to_string())
+}
+
+/// What went wrong while TLS was being agreed on.
+fn untrusted(error: io::Error) -> Failure {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let is_other = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+    if cause.is_some_and(|cause| *cause == is_other) { Failure::NoTls(error.to_string()) } else { unanswered(error) }
 }
 
 /// Where somebody is sent on to, if that is said, and what else is said.
@@ -263,7 +298,7 @@ async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<Redir
     if place.https {
         let config = no_verification().map_err(unanswered)?;
         let name = ServerName::try_from(place.host.clone()).map_err(unanswered)?;
-        let tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(unanswered)?;
+        let tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(untrusted)?;
         send(TokioIo::new(tls), place, headers).await
     } else {
         send(TokioIo::new(tcp), place, headers).await
@@ -475,6 +510,43 @@ mod tests {
             };
             let (outcome, ()) = tokio::join!(act(at(port, is_hook), 5), server);
             assert_eq!(matches!(outcome, Reply::Done), well, "{reply:?} {is_hook}: {outcome:?}");
+        }
+    }
+
+    /// A server that speaks no TLS says so in HTTP. What shows who asks does not go to it in the clear.
+    #[tokio::test]
+    async fn a_hook_is_asked_again_where_tls_is_not_spoken() {
+        for (is_hook, second, is_asked_again, well) in [
+            (true, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", true, true),
+            (true, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", true, true),
+            (true, "nonsense\r\n\r\n", true, false),
+            (false, "", false, false),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let headers = vec![("authorization".into(), "secret".into()), ("X".into(), "y".into())];
+            let (host, path) = ("127.0.0.1".into(), "/x".into());
+            let action = NetAction::Http { https: true, host, port, path, headers, is_hook };
+            let server = async {
+                let mut buffer = [0; 4096];
+                let (mut s, _) = listener.accept().await.unwrap();
+                assert!(s.read(&mut buffer).await.unwrap() > 0);
+                s.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\nspeak HTTP").await.unwrap();
+                if is_asked_again {
+                    let (mut s, _) = listener.accept().await.unwrap();
+                    let n = s.read(&mut buffer).await.unwrap();
+                    let asked = String::from_utf8_lossy(&buffer[..n]).to_lowercase();
+                    assert!(asked.starts_with("get /x http/1.1\r\n") && asked.contains("x: y\r\n"), "{asked}");
+                    assert!(!asked.contains("secret"), "{asked}");
+                    s.write_all(second.as_bytes()).await.unwrap();
+                }
+            };
+            let (outcome, ()) = tokio::join!(act(action, 5), server);
+            match (&outcome, well) {
+                (Reply::Plain(at), true) => assert_eq!(*at, format!("127.0.0.1:{port}")),
+                (Reply::Exited { code: 1, output }, false) => assert!(output.starts_with("Get \"https://"), "{output}"),
+                _ => panic!("{is_hook} {second:?}: {outcome:?}"),
+            }
         }
     }
 

@@ -18,11 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use carrack_schema::validate::names;
 use tokio::net::UnixListener;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::sockets::CONNECT;
 use super::{io_error, sockets};
@@ -47,6 +48,8 @@ const MAX_MESSAGE: usize = 16 << 20;
 /// Most devices of one resource, and longest id in bytes.
 const MAX_DEVICES: usize = 100_000;
 const MAX_ID: usize = 1024;
+/// How much of what a plugin says is told in an event, in characters.
+const MAX_TOLD: usize = 300;
 /// Most NUMA nodes of a device, as many as are told apart.
 const MAX_NODES: usize = 64;
 
@@ -148,10 +151,16 @@ impl Plugins {
         self.take(r.resource_name, self.0.dir.join(&r.endpoint)).await.map(drop)
     }
 
+    /// Tells of a plugin that is not taken, or not whole.
+    fn refuse(&self, resource: &str, why: &str) {
+        tracing::warn!(resource, why, "a device plugin was refused");
+        (self.0.report)(In::PluginRefused { resource: told(resource), why: told(why) });
+    }
+
     /// Connects to a plugin and follows what it lists. Returns the epoch of this registration.
     async fn take(&self, resource: String, socket: PathBuf) -> Result<u64, String> {
-        if !is_extended(&resource) || resource.len() > 253 + 64 {
-            return Err(format!("the ResourceName {resource:?} is invalid"));
+        if let Some(problem) = name_problem(&resource) {
+            return Err(problem);
         }
         let mut client = connect(socket).await?;
         let options = within(CONNECT, client.get_device_plugin_options(proto::Empty {}))
@@ -184,19 +193,17 @@ impl Plugins {
         match client.list_and_watch(proto::Empty {}).await {
             Ok(stream) => {
                 let mut stream = stream.into_inner();
-                let mut last = None;
+                let (mut last, mut left_out) = (None, 0);
                 loop {
                     match stream.message().await {
                         Ok(Some(list)) => {
-                            if list.devices.len() > MAX_DEVICES {
-                                tracing::warn!(
-                                    resource,
-                                    count = list.devices.len(),
-                                    "only {MAX_DEVICES} devices are taken"
-                                );
-                            }
+                            let all = list.devices.len();
                             let devices: Vec<_> =
                                 list.devices.into_iter().take(MAX_DEVICES).filter_map(device).collect();
+                            if all - devices.len() > left_out {
+                                left_out = all - devices.len();
+                                self.refuse(&resource, &not_taken(left_out, all));
+                            }
                             let pace = PACE + PACE_OF_EACH * u32::try_from(devices.len()).unwrap_or(u32::MAX);
                             if last.as_ref() != Some(&devices) {
                                 last = Some(devices.clone());
@@ -207,6 +214,10 @@ impl Plugins {
                         }
                         Ok(None) => break,
                         Err(error) => {
+                            // A list that is longer than a message may be ends the registration.
+                            if error.code() == Code::OutOfRange {
+                                self.refuse(&resource, error.message());
+                            }
                             tracing::info!(resource, error = error.message(), "the device plugin's list ended");
                             break;
                         }
@@ -294,6 +305,30 @@ async fn connect(socket: PathBuf) -> Result<DevicePluginClient<Channel>, String>
     Ok(DevicePluginClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
 }
 
+/// What is wrong with the name of a resource (upstream's `IsExtendedResourceName`, `pkg/apis/core/v1/helper`): it has a domain that is
+/// not Kubernetes' own, and the name under which quotas count it is one, too.
+fn name_problem(resource: &str) -> Option<String> {
+    let why = if is_extended(resource) {
+        names::qualified_name(&format!("requests.{resource}"))?
+    } else {
+        "it is to have a domain, and not one of Kubernetes' own".to_owned()
+    };
+    Some(format!("the ResourceName {resource:?} is invalid: {why}"))
+}
+
+/// The beginning of what a plugin says, without what moves a terminal's cursor.
+fn told(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MAX_TOLD).collect()
+}
+
+/// What is said of devices that are left out.
+fn not_taken(left_out: usize, all: usize) -> String {
+    format!(
+        "{left_out} of the {all} devices that it lists are left out: no more than {MAX_DEVICES} are taken, whose ids have 1 to {MAX_ID} \
+         bytes"
+    )
+}
+
 fn device(d: proto::Device) -> Option<Device> {
     (!d.id.is_empty() && d.id.len() <= MAX_ID).then(|| Device {
         healthy: d.health == "Healthy",
@@ -312,7 +347,7 @@ impl Registration for Register {
         match self.0.register(r).await {
             Ok(()) => Ok(Response::new(proto::Empty {})),
             Err(error) => {
-                tracing::warn!(resource, error, "a device plugin was not registered");
+                self.0.refuse(&resource, &error);
                 Err(Status::invalid_argument(error))
             }
         }

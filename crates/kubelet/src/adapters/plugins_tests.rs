@@ -36,6 +36,14 @@ async fn listed(events: &mut mpsc::UnboundedReceiver<In>, of: u64) -> Vec<(Strin
     }
 }
 
+/// What is told of a plugin that was refused: its resource, and why.
+async fn refused(events: &mut mpsc::UnboundedReceiver<In>) -> (String, String) {
+    match next(events).await {
+        In::PluginRefused { resource, why } => (resource, why),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn ids(list: &[&str]) -> BTreeSet<String> {
     list.iter().map(|s| (*s).to_owned()).collect()
 }
@@ -145,6 +153,7 @@ async fn a_plugin_that_hangs_is_given_up_on() {
     plugin.serve().unwrap();
     plugin.behave(|b| b.options_hang = true);
     assert!(plugin.register().await.unwrap_err().message().contains("no answer within 10 s"));
+    assert!(refused(&mut events).await.1.contains("no answer within 10 s"));
     plugin.behave(|b| (b.options_hang, b.allocate) = (false, Answer::Never));
     plugin.register().await.unwrap();
     let epoch = up(&mut events).await;
@@ -180,14 +189,48 @@ async fn what_is_no_plugin_is_refused() {
         ("v1alpha", own.as_str(), RESOURCE, "not supported"),
         (VERSION, &own, "cpu", "invalid"),
         (VERSION, &own, "kubernetes.io/x", "invalid"),
+        (VERSION, &own, "a.io/", "invalid"),
+        (VERSION, &own, "a.io/b/c", "invalid"),
+        (VERSION, &own, "a.io/b c", "invalid"),
+        (VERSION, &own, "A.io/b", "invalid"),
         (VERSION, "../kvm.sock", RESOURCE, "no name of a socket"),
         (VERSION, "kubelet.sock", RESOURCE, "no name of a socket"),
         (VERSION, "missing.sock", RESOURCE, "connecting"),
     ] {
-        let refused = plugin.register_as(version, endpoint, resource).await.unwrap_err();
-        assert!(refused.message().contains(message), "{}", refused.message());
+        let answer = plugin.register_as(version, endpoint, resource).await.unwrap_err();
+        assert!(answer.message().contains(message), "{}", answer.message());
+        // The log alone is read by nobody who only sees that his devices are not there.
+        let (of, why) = refused(&mut events).await;
+        assert!(of == resource && why.contains(message), "{of}: {why}");
     }
     assert!(events.try_recv().is_err());
+}
+
+/// What follows when a plugin lists these devices, of which this is told.
+async fn after_listing(devices: &[(&str, bool)], expected: &str) -> In {
+    let dir = tempfile::tempdir().unwrap();
+    let (_plugins, _task, mut events) = kubelet(dir.path());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, devices);
+    plugin.serve().unwrap();
+    plugin.register().await.unwrap();
+    up(&mut events).await;
+    let (of, why) = refused(&mut events).await;
+    assert!(of == RESOURCE && why.contains(expected), "{of}: {why}");
+    next(&mut events).await
+}
+
+#[tokio::test]
+async fn what_is_left_out_of_a_list_is_told() {
+    let long = "d".repeat(MAX_ID + 1);
+    match after_listing(&[("a", true), ("", true), (&long, true)], "2 of the 3 devices").await {
+        In::PluginDevices { devices, .. } => assert_eq!(devices.len(), 1),
+        other => panic!("{other:?}"),
+    }
+    // A list that no message holds is none.
+    let width = MAX_ID;
+    let ids: Vec<String> = (0..=MAX_MESSAGE / MAX_ID).map(|n| format!("{n:0>width$}")).collect();
+    let devices: Vec<(&str, bool)> = ids.iter().map(|id| (id.as_str(), true)).collect();
+    assert!(matches!(after_listing(&devices, "too large").await, In::PluginDown { .. }));
 }
 
 /// Announces a plugin, and hears what became of that.
@@ -256,6 +299,9 @@ async fn a_plugin_may_announce_itself_by_a_socket() {
         let (server, mut heard) = announce(&socket, &endpoint, version);
         let status = tokio::time::timeout(Duration::from_secs(60), heard.recv()).await.expect("in time").unwrap();
         assert_eq!((status.plugin_registered, status.error.is_empty()), (accepted, accepted), "{status:?}");
+        if !accepted {
+            assert!(refused(&mut events).await.1.contains("not supported"));
+        }
         if accepted {
             let epoch = up(&mut events).await;
             assert_eq!(listed(&mut events, epoch).await, [("a".into(), true)]);

@@ -33,6 +33,8 @@ const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 /// What is known of the CSINode.
 #[derive(Debug, Default)]
 pub(super) struct CsiNodeState {
+    /// UID of its Node.
+    node: String,
     drivers: BTreeMap<String, CsiNodeInfo>,
     /// As read; `Some(None)` when it is not there.
     seen: Option<Option<CSINode>>,
@@ -69,6 +71,18 @@ impl CsiNodeState {
     pub fn down(&mut self, driver: &str) {
         self.drivers.remove(driver);
         self.changed();
+    }
+    /// The Node is this one. A CSINode of another one that was there before goes with that, or becomes this one's.
+    pub fn is_of(&mut self, node: &str) {
+        if self.node == node {
+            return;
+        }
+        let before = std::mem::replace(&mut self.node, node.to_owned());
+        self.seen = None;
+        // Where no driver is here there is nothing to say.
+        if !before.is_empty() && !self.drivers.is_empty() {
+            self.changed();
+        }
     }
     fn changed(&mut self) {
         self.due = true;
@@ -148,7 +162,11 @@ impl KubeletCore {
             (None, None) => (Asked::Read, ApiRequest::get(&CSINode::resource(), "", name)),
             (Some(seen), None) => {
                 let wanted = entries(&drivers);
-                if seen.as_ref().is_some_and(|n| n.spec.drivers == wanted) || (seen.is_none() && wanted.is_empty()) {
+                // One of an earlier Node of this name goes with that.
+                let is_own =
+                    |n: &CSINode| n.metadata.owner_references.iter().flatten().any(|owner| owner.uid == node.uid());
+                let is_there = |n: &CSINode| n.spec.drivers == wanted && is_own(n);
+                if seen.as_ref().is_some_and(is_there) || (seen.is_none() && wanted.is_empty()) {
                     s.due = false;
                     return;
                 }
@@ -168,6 +186,7 @@ impl KubeletCore {
                     None => ApiRequest::create(&CSINode { metadata, spec: CSINodeSpec { drivers: wanted } }),
                     Some(old) => {
                         let mut new = old.clone();
+                        new.metadata.owner_references = metadata.owner_references;
                         new.spec.drivers = wanted;
                         ApiRequest::update(&new)
                     }

@@ -3,7 +3,7 @@
 //! Guaranteed pods lie right below the root, the others in a group for their class. Under contention a group has its share
 //! of the CPUs by what its pods request: those that request nothing have next to nothing together, however many they are
 //! (kubelet `cm/qos_container_manager_linux.go`). All pods together have no more memory and processes than
-//! what is not kept back, unless nobody wants that enforced (`enforceNodeAllocatable: [none]`).
+//! what is not kept back, unless nobody wants that enforced (`enforceNodeAllocatable: [none]`); a bound that was set before goes then.
 
 use carrack_engine::Time;
 

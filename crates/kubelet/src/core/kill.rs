@@ -5,6 +5,7 @@ use std::time::Duration;
 use carrack_engine::{EventRecord, Time};
 use k8s_openapi::api::core::v1::Pod;
 
+use super::lane::NOBODY_TO_ASK;
 use super::worker::{Hook, Killing, PodRuntime, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, is_absent, show};
 use crate::effects::{Counted, Op, OpError, OpId, Outcome, ProbeCount, Reply};
@@ -140,7 +141,12 @@ impl KubeletCore {
             let command = e.command.clone().unwrap_or_default();
             Op::Exec { id: kill.id.clone(), command, timeout_s }
         } else {
-            let action = hook.http_get.as_ref().and_then(|h| http_action(&c, h, &pod_ip, true))?;
+            let Some(action) = hook.http_get.as_ref().and_then(|h| http_action(&c, h, &pod_ip, true)) else {
+                let error = NOBODY_TO_ASK;
+                tracing::warn!(pod = %pod::pod_ref(&w.pod), container = kill.id, error, "a preStop hook failed");
+                w.failed_hooks.insert(kill.id.clone(), now);
+                return None;
+            };
             Op::Net { action, timeout_s }
         };
         let op = self.op(Owner::Pod(uid.clone(), PodOp::Kill(kill.id.clone())), op, fx);
@@ -172,6 +178,7 @@ impl KubeletCore {
     ) {
         let Some(k) = w.killing.get(id).filter(|k| k.op == Some(op)).cloned() else { return };
         if k.hook == Hook::Running {
+            self.tell_plain_hook(now, w, &outcome, fx);
             let failure = match outcome {
                 // SIGKILL reaches a hook with the end of its container: that came first, and the hook failed at nothing.
                 Ok(Reply::Exited { code: KILLED, .. }) => None,
@@ -205,6 +212,14 @@ impl KubeletCore {
             }
         }
         self.changed(w, fx);
+    }
+
+    /// Tells of a hook that was to be asked for over TLS, and was without.
+    pub(super) fn tell_plain_hook(&mut self, now: Time, w: &Worker, outcome: &Outcome, fx: &mut Fx) {
+        if let Ok(Reply::Plain(at)) = outcome {
+            let message = format!("request to HTTPS lifecycle hook {at} got HTTP response, retry with HTTP succeeded");
+            self.event(now, EventRecord::warning(w.pod.as_ref(), "LifecycleHTTPFallback", message), fx);
+        }
     }
 
     fn container_name(&self, pod: &Pod, id: &str) -> Option<String> {

@@ -25,7 +25,7 @@ use crate::devices::NextStep;
 use crate::effects::{Counted, In, Op, OpError, OpId, Outcome, Reply, Tally};
 use crate::planted::Planted;
 use crate::pods::backoff::MAX;
-use crate::pods::plan::{Start, newest};
+use crate::pods::plan::{Kill, Start, newest};
 use crate::probes::http_action;
 use crate::runtime::{ContainerState, Uid};
 use crate::spec::env_file::{self, EnvFiles};
@@ -36,6 +36,8 @@ use crate::volumes::{NotReady, PayloadSources};
 
 /// How far the runtime's clock may be ahead and still be believed.
 const CLOCKS_APART: Duration = Duration::from_secs(60);
+/// What is said of a hook that fails before it is asked, as with upstream (`Run`, `pkg/kubelet/lifecycle`).
+pub(super) const NOBODY_TO_ASK: &str = "it is no command, no sleep and no request to a port of the container";
 /// How long a container with a bad configuration waits for a better one.
 const CONFIG_RETRY: Duration = Duration::from_secs(5);
 
@@ -334,12 +336,15 @@ impl KubeletCore {
                 self.config_error(now, uid, w, name, "DeviceAllocationError", &message, fx);
                 false
             }
-            (Step::PreStart { rest }, Ok(_)) => {
+            (Step::PreStart { rest }, outcome)
+                if outcome.is_ok() || self.planted == Some(Planted::PreStartsIgnored) =>
+            {
                 lane.step = Step::PreStart { rest };
                 self.next_pre_start(now, uid, w, name, &mut lane, fx)
             }
-            (Step::PreStart { .. }, Err(e)) => {
-                let message = format!("PreStartContainer of a device plugin failed: {e}");
+            (Step::PreStart { .. }, outcome) => {
+                let error = outcome.err().map_or_else(|| "an answer of another kind".into(), |e| e.to_string());
+                let message = format!("PreStartContainer of a device plugin failed: {error}");
                 self.config_error(now, uid, w, name, "PreStartContainerError", &message, fx);
                 false
             }
@@ -402,20 +407,14 @@ impl KubeletCore {
                 false
             }
             (Step::PostStart { id }, outcome) => {
+                self.tell_plain_hook(now, w, &outcome, fx);
                 let failure = match outcome {
                     Ok(Reply::Exited { code, output }) if code != 0 => Some(format!("exited with {code}: {output}")),
                     Ok(_) => None,
                     Err(e) => Some(e.to_string()),
                 };
                 if let Some(error) = failure {
-                    // As of preStop hooks, what it says is for the log alone.
-                    tracing::warn!(pod = %pod::pod_ref(&w.pod), container = name, error, "a postStart hook failed");
-                    let message = "PostStartHook failed".to_owned();
-                    self.container_event(now, w, name, false, "FailedPostStartHook", message, fx);
-                    let message = "FailedPostStartHook".into();
-                    let kill = crate::pods::plan::Kill { id, name: name.to_owned(), message, at_once: false };
-                    let deadline = now + pod::own_grace(&w.pod);
-                    self.kill(now, uid, w, &kill, deadline, fx);
+                    self.post_start_failed(now, uid, w, (name, id), &error, fx);
                 }
                 false
             }
@@ -749,12 +748,32 @@ impl KubeletCore {
         }
     }
 
+    /// The postStart hook of a container, of this name and id, has failed: the container ends.
+    fn post_start_failed(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        (name, id): (&str, String),
+        error: &str,
+        fx: &mut Fx,
+    ) {
+        // As of preStop hooks, what it says is for the log alone.
+        tracing::warn!(pod = %pod::pod_ref(&w.pod), container = name, error, "a postStart hook failed");
+        let message = "PostStartHook failed".to_owned();
+        self.container_event(now, w, name, false, "FailedPostStartHook", message, fx);
+        let message = "FailedPostStartHook".into();
+        let kill = Kill { id, name: name.to_owned(), message, at_once: false };
+        let deadline = now + pod::own_grace(&w.pod);
+        self.kill(now, uid, w, &kill, deadline, fx);
+    }
+
     #[expect(clippy::too_many_arguments, reason = "a hook and everything that it is for")]
     fn post_start(
         &mut self,
         now: Time,
         uid: &Uid,
-        w: &Worker,
+        w: &mut Worker,
         name: &str,
         c: &Container,
         id: &str,
@@ -773,6 +792,7 @@ impl KubeletCore {
             self.wake_pod(until, uid);
             return true;
         } else {
+            self.post_start_failed(now, uid, w, (name, id.to_owned()), NOBODY_TO_ASK, fx);
             return false;
         };
         lane.op = self.lane_op(uid, name, op, fx);

@@ -20,6 +20,7 @@ mod kill;
 mod lane;
 mod local_storage;
 mod memory;
+mod names;
 mod node;
 mod orphan;
 mod preempt;
@@ -98,7 +99,7 @@ enum Owner {
     /// How many volumes a CSI driver takes.
     CsiLimit(String),
     RemoveImage,
-    Manifests,
+    Manifests(manifest::Source),
     /// A document about a pull.
     Pulls(String),
     /// A volume of the node.
@@ -151,7 +152,7 @@ enum Wake {
     Checkpoint,
     Logs,
     Host,
-    Manifests,
+    Manifests(manifest::Source),
     Mirrors,
     Staged,
     CsiNode,
@@ -284,7 +285,7 @@ impl KubeletCore {
             unread_pods: BTreeSet::new(),
             unread_volumes: BTreeSet::new(),
             sources: SourceCache::new(config.change_detection, rng.fork("sources")),
-            statics: Statics::new(config.static_pod_path.is_none()),
+            statics: Statics::new(&config),
             ops: BTreeMap::new(),
             calls: BTreeMap::new(),
             wakes: BTreeSet::new(),
@@ -363,7 +364,7 @@ impl KubeletCore {
         self.nodes.start(fx);
         self.services.start(fx);
         self.relist(fx);
-        self.read_manifests(fx);
+        self.read_all_manifests(fx);
         self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
         self.op(Owner::ListImages, Op::ListImages, fx);
     }
@@ -431,7 +432,7 @@ impl KubeletCore {
                 Wake::Load => {
                     self.op(Owner::Load, Op::Load, fx);
                 }
-                Wake::Manifests => self.read_manifests(fx),
+                Wake::Manifests(source) => self.read_manifests(source, fx),
                 // Looked at after every step.
                 Wake::Mirrors => {}
                 Wake::Host => {
@@ -462,9 +463,9 @@ impl KubeletCore {
             return;
         }
         let of_api = self.pods.cache().iter().filter(|p| manifest::mirrored(p).is_none()).map(|p| pod::uid(p));
-        let known: BTreeSet<Uid> = of_api.chain(self.statics.present.iter().cloned()).collect();
+        let known: BTreeSet<Uid> = of_api.chain(self.statics.present().cloned()).collect();
         for (uid, w) in &mut self.workers {
-            let told = self.statics.read || !pod::is_static(&w.pod);
+            let told = self.statics.read() || !pod::is_static(&w.pod);
             if told && !w.confirmed && !known.contains(uid) {
                 w.confirmed = true;
                 w.deleted = true;
@@ -472,7 +473,7 @@ impl KubeletCore {
             }
         }
         // Until the manifests were read, what runs here unknown to the API may be of one.
-        for (uid, runtime) in self.runtime.iter().filter(|_| self.statics.read) {
+        for (uid, runtime) in self.runtime.iter().filter(|_| self.statics.read()) {
             if self.workers.contains_key(uid) || known.contains(uid) {
                 continue;
             }
@@ -609,7 +610,8 @@ impl KubeletCore {
             Ok(_) => {}
             Err(error) => {
                 let text = error.to_string();
-                if self.runtime_error.as_ref() != Some(&text) {
+                let is_told = self.planted != Some(Planted::SilenceIsWell);
+                if is_told && self.runtime_error.as_ref() != Some(&text) {
                     tracing::warn!(%error, "the container runtime cannot be listed");
                     self.runtime_error = Some(text);
                     self.node.dirty = true;
@@ -755,7 +757,7 @@ impl KubeletCore {
                     tracing::warn!(%error, "not all logs were rotated");
                 }
             }
-            Owner::Manifests => self.manifests_read(now, outcome, fx),
+            Owner::Manifests(source) => self.manifests_read(now, source, outcome, fx),
             Owner::Usage => self.usage_known(now, id, outcome, fx),
             Owner::Shutdown => self.shutdown_told(now, &outcome),
             Owner::CsiLimit(driver) => self.csi_limit_told(&driver, id, outcome),
@@ -843,6 +845,7 @@ impl KubeletCore {
                     self.dirty.extend(self.devices.holders(&resource));
                 }
             }
+            In::PluginRefused { resource, why } => self.plugin_refused(now, &resource, &why, fx),
             In::PluginDown { resource, epoch } => {
                 if self.devices.plugin_down(&resource, epoch) {
                     self.checkpoint.touch();

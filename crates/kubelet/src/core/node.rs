@@ -24,6 +24,11 @@ const LABELS_AGAIN: Duration = Duration::from_secs(10);
 /// How soon an API server that took a status and kept another one is told the same again: as often as upstream looks, too.
 const TELL_AGAIN: Duration = Duration::from_secs(10);
 
+/// The reason of events about device plugins that are refused.
+const PLUGIN_REFUSED: &str = "DevicePluginRefused";
+/// Most of them that are told of later, when there is no Node yet.
+const MOST_REFUSED: usize = 16;
+
 /// What this kubelet has said of its volumes in use and of who may have them, and what of it may still reach the API server.
 ///
 /// A write rests on the revision that it was computed from, so it can land only while the Node is still at that
@@ -87,6 +92,8 @@ pub(super) struct NodeState {
     sent_at: Time,
     /// Conditions that events were told of, and how they were.
     told: BTreeMap<String, bool>,
+    /// What is to be told of device plugins that were refused before there was a Node.
+    refused: BTreeSet<String>,
     lease: Option<Lease>,
     lease_call: Option<CallId>,
 }
@@ -156,6 +163,9 @@ impl KubeletCore {
         if self.node.seen.is_none() {
             // Their volumes may wait for where this node is.
             self.dirty.extend(self.workers.keys().cloned());
+        }
+        if let Some(node) = &node {
+            self.csi_node.is_of(node.uid());
         }
         self.sources.node.clone_from(&node);
         self.node.seen = node;
@@ -280,6 +290,8 @@ impl KubeletCore {
             let unread = self.unread_told().into_iter();
             records.extend(unread.map(|message| EventRecord::warning(node, "UnreadableRecord", message)));
         }
+        let refused = std::mem::take(&mut self.node.refused).into_iter();
+        records.extend(refused.map(|message| EventRecord::warning(node, PLUGIN_REFUSED, message)));
         for c in new.conditions.iter().flatten() {
             let holds = c.status == "True";
             let reason = match (c.type_.as_str(), holds) {
@@ -302,6 +314,16 @@ impl KubeletCore {
         }
         for record in records {
             self.event(now, record, fx);
+        }
+    }
+
+    /// A device plugin was refused, or some of its devices were: whoever looks at the Node is told why.
+    pub(super) fn plugin_refused(&mut self, now: Time, resource: &str, why: &str, fx: &mut Fx) {
+        let message = format!("Device plugin of {resource}: {why}");
+        if let Some(node) = self.node.seen.clone() {
+            self.event(now, EventRecord::warning(node.as_ref(), PLUGIN_REFUSED, message), fx);
+        } else if self.node.refused.len() < MOST_REFUSED {
+            self.node.refused.insert(message);
         }
     }
 

@@ -5,8 +5,8 @@
 //!  manifest gone or changed ─▶ the pod stops ─▶ its mirror is deleted
 //! ```
 //!
-//! Until the manifests were read once, no static pod counts as gone. Then what they do not name is, with or without the API; and
-//! what a manifest has become starts when what it was has ended.
+//! Manifests are in files, at a URL, or both. Until they were read once wherever they are, no static pod counts as gone. Then what
+//! they do not name is, with or without the API; and what a manifest has become starts when what it was has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,23 +18,32 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::Worker;
 use super::{Call, Fx, KubeletCore, Owner, Wake};
+use crate::config::NodeConfig;
 use crate::effects::{Op, Outcome, Reply};
 use crate::planted::Planted;
 use crate::runtime::Uid;
+use crate::spec::manifest::Source;
 use crate::spec::{manifest, pod};
 
 /// How soon a mirror that was not made or not deleted is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// What is known of the manifests.
+/// What is known of the manifests of one place.
+#[derive(Debug, Default)]
+struct Place {
+    /// They were read at least once.
+    read: bool,
+    /// UIDs of their pods.
+    present: BTreeSet<Uid>,
+    /// What is wrong, by manifest, as it was told; under the source's own name that they cannot be read at all.
+    problems: BTreeMap<String, String>,
+}
+
+/// What is known of all manifests.
 #[derive(Debug, Default)]
 pub(super) struct Statics {
-    /// They were read at least once, or there are none to read.
-    pub read: bool,
-    /// UIDs of their pods.
-    pub present: BTreeSet<Uid>,
-    /// What is wrong, by file, as it was told.
-    problems: BTreeMap<String, String>,
+    /// Where there may be some.
+    places: BTreeMap<Source, Place>,
     /// Mirrors that are being made or deleted, by namespace and name.
     calls: BTreeSet<(String, String)>,
     retry_at: Time,
@@ -46,26 +55,52 @@ pub(super) struct Statics {
 }
 
 impl Statics {
-    /// Nothing is known, but where there is nothing to read.
-    pub fn new(read: bool) -> Self {
-        Self { read, ..Self::default() }
+    /// Nothing is known but where manifests are.
+    pub fn new(config: &NodeConfig) -> Self {
+        let places =
+            [(Source::File, config.static_pod_path.is_some()), (Source::Http, config.static_pod_url.is_some())];
+        let places = places.into_iter().filter(|(_, there)| *there).map(|(source, _)| (source, Place::default()));
+        Self { places: places.collect(), ..Self::default() }
+    }
+
+    /// Whether they were read at least once wherever there may be some (upstream's `AllReady`, `pkg/kubelet/config/sources.go`).
+    pub fn read(&self) -> bool {
+        self.places.values().all(|place| place.read)
+    }
+
+    /// UIDs of their pods.
+    pub fn present(&self) -> impl Iterator<Item = &Uid> {
+        self.places.values().flat_map(|place| &place.present)
     }
 }
 
 impl KubeletCore {
-    pub(super) fn read_manifests(&mut self, fx: &mut Fx) {
-        if self.config.static_pod_path.is_some() {
-            self.op(Owner::Manifests, Op::ReadManifests, fx);
+    pub(super) fn read_all_manifests(&mut self, fx: &mut Fx) {
+        let sources: Vec<Source> = self.statics.places.keys().copied().collect();
+        for source in sources {
+            self.read_manifests(source, fx);
         }
     }
 
-    pub(super) fn manifests_read(&mut self, now: Time, outcome: Outcome, fx: &mut Fx) {
-        self.wake(now + self.config.file_check_period, Wake::Manifests);
+    pub(super) fn read_manifests(&mut self, source: Source, fx: &mut Fx) {
+        self.op(Owner::Manifests(source), Op::ReadManifests(source), fx);
+    }
+
+    pub(super) fn manifests_read(&mut self, now: Time, source: Source, outcome: Outcome, fx: &mut Fx) {
+        let period = match source {
+            Source::File => self.config.file_check_period,
+            Source::Http => self.config.http_check_period,
+        };
+        self.wake(now + period, Wake::Manifests(source));
         let list = match outcome {
             Ok(Reply::Manifests(list)) => list,
             Ok(_) => return,
             Err(error) => {
-                tracing::warn!(%error, "the manifests of static pods cannot be read; what runs, runs on");
+                // What runs, runs on; and what is wrong with single manifests was told.
+                let told = self.statics.places.get(&source).map(|place| place.problems.clone());
+                let mut problems = told.unwrap_or_default();
+                problems.insert(source.name().to_owned(), format!("manifests cannot be read: {error}"));
+                self.tell_problems(now, source, problems, fx);
                 return;
             }
         };
@@ -91,11 +126,32 @@ impl KubeletCore {
                 }
             }
         }
-        let news: Vec<String> = problems
-            .iter()
-            .filter(|(path, problem)| self.statics.problems.get(*path) != Some(problem))
-            .map(|(path, problem)| format!("{path}: {problem}"))
-            .collect();
+        self.tell_problems(now, source, problems, fx);
+        let Some(place) = self.statics.places.get_mut(&source) else { return };
+        let before = std::mem::replace(&mut place.present, present);
+        let first = !std::mem::replace(&mut place.read, true);
+        for uid in before.difference(&place.present) {
+            if let Some(w) = self.workers.get_mut(uid) {
+                w.deleted = true;
+                self.dirty.insert(uid.clone());
+            }
+        }
+        self.statics.dirty = true;
+        if first && self.statics.read() {
+            self.find_gone();
+        }
+    }
+
+    /// Tells what is wrong with a place's manifests, and was not told before: they are read again every few seconds.
+    fn tell_problems(&mut self, now: Time, source: Source, problems: BTreeMap<String, String>, fx: &mut Fx) {
+        let Some(place) = self.statics.places.get(&source) else { return };
+        let is_new = |(path, problem): &(&String, &String)| place.problems.get(*path) != Some(*problem);
+        let news: Vec<String> =
+            problems.iter().filter(is_new).map(|(path, problem)| format!("{path}: {problem}")).collect();
+        let failed = |problems: &BTreeMap<String, String>| problems.contains_key(source.name());
+        if failed(&place.problems) && !failed(&problems) {
+            tracing::info!(source = source.name(), "the manifests of static pods can be read again");
+        }
         let node = self.node.seen.clone();
         for text in news {
             tracing::error!(manifest = text, "a static pod's manifest cannot be used");
@@ -105,34 +161,23 @@ impl KubeletCore {
             }
         }
         // Without a Node there is nothing yet that an event could be about: it is told at the next reading.
-        if node.is_some() {
-            self.statics.problems = problems;
-        }
-        for uid in self.statics.present.difference(&present) {
-            if let Some(w) = self.workers.get_mut(uid) {
-                w.deleted = true;
-                self.dirty.insert(uid.clone());
-            }
-        }
-        self.statics.present = present;
-        self.statics.dirty = true;
-        if !self.statics.read {
-            self.statics.read = true;
-            self.find_gone();
+        if let Some(place) = self.statics.places.get_mut(&source).filter(|_| node.is_some()) {
+            place.problems = problems;
         }
     }
 
     /// What is of a manifest that is there no more is gone, whatever the API says: that may be a pod here itself, and wait for this
     /// one to end. No pod of the API has a manifest's hash for its UID.
     pub(super) fn find_gone_statics(&mut self) {
-        if !self.statics.read || !self.loaded {
+        if !self.statics.read() || !self.loaded {
             return;
         }
+        let present: BTreeSet<Uid> = self.statics.present().cloned().collect();
         let believes = self.planted == Some(Planted::BelievedAnnotations);
         for (uid, w) in &mut self.workers {
             let says_so = believes && w.pod.annotation(manifest::SOURCE).is_some_and(|source| source != "api");
             let is_static = pod::is_static(&w.pod) || says_so;
-            if is_static && !w.confirmed && !self.statics.present.contains(uid) {
+            if is_static && !w.confirmed && !present.contains(uid) {
                 (w.confirmed, w.deleted) = (true, true);
                 self.dirty.insert(uid.clone());
             }
@@ -172,7 +217,7 @@ impl KubeletCore {
 
     /// Makes the mirrors that lack, and deletes those that are of no static pod.
     pub(super) fn follow_mirrors(&mut self, now: Time, fx: &mut Fx) {
-        if !self.statics.dirty || !self.statics.read || !self.loaded || !self.pods.synced() {
+        if !self.statics.dirty || !self.loaded || !self.pods.synced() {
             return;
         }
         if now < self.statics.retry_at {
@@ -188,7 +233,9 @@ impl KubeletCore {
             // While the pod is being stopped its end is still to be told.
             let is_here = self.workers.get(hash).is_some_and(|w| Self::is_mirror_of(m, w));
             let kept = is_here && !m.is_deleting();
-            if !kept && self.statics.calls.insert(key.clone()) {
+            // Of a place that was not read yet may be what it is the picture of.
+            let known = self.statics.read() || (is_here && m.is_deleting());
+            if !kept && known && self.statics.calls.insert(key.clone()) {
                 let options = DeleteOptions {
                     uid: Some(m.uid().to_owned()),
                     grace_period_s: Some(0),
@@ -199,7 +246,8 @@ impl KubeletCore {
             }
         }
         let Some(node_uid) = self.node.seen.as_ref().map(|n| n.uid().to_owned()) else { return };
-        for uid in &self.statics.present {
+        let present: Vec<Uid> = self.statics.present().cloned().collect();
+        for uid in &present {
             let Some(w) = self.workers.get(uid).filter(|w| !w.deleted) else { continue };
             let key = key(&w.pod);
             if !mirrors.contains_key(&key) && self.statics.calls.insert(key.clone()) {
@@ -236,7 +284,6 @@ mod tests {
     use carrack_engine::{Rng, StatusError};
 
     use super::*;
-    use crate::config::NodeConfig;
 
     #[test]
     fn a_mirror_whose_name_is_taken_is_tried_less_and_less_often() {

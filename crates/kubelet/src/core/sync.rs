@@ -267,6 +267,7 @@ impl KubeletCore {
             } else {
                 let Some(handler) = self.runtime_handler(now, uid, w, fx) else { return Vec::new() };
                 w.waiting.clear();
+                self.tell_of_names(now, w, fx);
                 let spec = self.sandbox_spec(uid, &w.pod, attempt);
                 let spec = Arc::new(SandboxSpec { runtime_handler: handler, ..spec });
                 w.resize.group_sent = Some((&spec.cgroup.resources).into());

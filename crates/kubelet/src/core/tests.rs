@@ -6,6 +6,7 @@ mod checks;
 mod clocks;
 mod cpus;
 mod csi_limits;
+mod csi_node;
 mod devices;
 mod events;
 mod eviction;
@@ -23,6 +24,7 @@ mod settings;
 mod shutdown;
 mod starts;
 mod unkept;
+mod urls;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

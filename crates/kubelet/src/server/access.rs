@@ -58,6 +58,9 @@ impl Asked {
             () if below("/logs") => &["log"],
             () if below("/healthz") => &["healthz", "proxy"],
             () if below("/configz") => &["configz", "proxy"],
+            // Newer than those, so that `proxy` never did for them.
+            () if below("/statusz") => &["statusz"],
+            () if below("/flagz") => &["configz"],
             () if below("/pods") || below("/runningpods") => &["pods", "proxy"],
             () => &["proxy"],
         };
@@ -174,6 +177,8 @@ mod tests {
             (Method::GET, "/podsecurity", "get", &["proxy"]),
             (Method::GET, "/healthz/syncloop", "get", &["healthz", "proxy"]),
             (Method::GET, "/configz", "get", &["configz", "proxy"]),
+            (Method::GET, "/statusz", "get", &["statusz"]),
+            (Method::GET, "/flagz", "get", &["configz"]),
             (Method::GET, "/stats/summary", "get", &["stats"]),
             (Method::GET, "/metrics", "get", &["metrics"]),
             (Method::GET, "/metrics/probes", "get", &["metrics"]),

@@ -15,11 +15,11 @@ use super::logs::{self, LogOptions};
 use super::query::Query;
 use super::reply::{self, Refusal, Reply};
 use super::route::{ContainerPath, PodPath, Route};
-use super::{clock, find, metrics, running, streams, system_logs, upgrade};
+use super::{clock, find, metrics, program, running, streams, system_logs, upgrade};
 use crate::effects::OpError;
 use crate::runtime::RuntimeSnapshot;
 
-type Replied = Result<Response<Reply>, Refusal>;
+pub(super) type Replied = Result<Response<Reply>, Refusal>;
 
 /// Answers.
 pub(super) async fn handle(session: &Session, route: Route, request: Request<Incoming>) -> Replied {
@@ -103,6 +103,8 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         Route::ProbeMetrics => Ok(reply::metrics(metrics::probes(&backend.probe_counts()))),
         Route::SliMetrics => Ok(reply::metrics(metrics::slis(&backend.health()))),
         Route::Configz => reply::json(&shared.configz),
+        Route::Statusz => program::status(&shared.settings, request.headers()),
+        Route::Flagz => program::flags(&shared.settings, request.headers()),
         Route::SystemLogs(way) => {
             let Some(dir) = &shared.settings.system_logs else {
                 return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled."));

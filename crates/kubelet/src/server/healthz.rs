@@ -16,9 +16,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::accept;
 use super::backend::Backend;
 use super::handle::health;
-use super::is_fatal;
 use super::reply::{self, Refusal, Reply};
 use super::route::{Route, route};
 use super::settings::Settings;
@@ -43,7 +43,7 @@ impl Healthz {
     pub(crate) async fn serve(self) {
         loop {
             let listener = listen(self.bind, self.settings.listen_retry).await;
-            let error = accept(&listener, &self.backend, &self.settings).await;
+            let error = answer_all(&listener, &self.backend, &self.settings).await;
             tracing::warn!(%error, bind = %self.bind, "/healthz is served anew");
         }
     }
@@ -60,23 +60,18 @@ async fn listen(bind: SocketAddr, retry: Duration) -> TcpListener {
     }
 }
 
-/// Answers whoever comes, until the listener fails for good.
-async fn accept(listener: &TcpListener, backend: &Arc<dyn Backend>, settings: &Settings) -> std::io::Error {
+/// Answers whoever comes, until the listener fails for good. They have no places of the kubelet's server.
+async fn answer_all(listener: &TcpListener, backend: &Arc<dyn Backend>, settings: &Settings) -> std::io::Error {
     let strangers = Strangers::new(MOST_CONNECTIONS);
     // They end with this.
     let mut connections = JoinSet::new();
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                while connections.try_join_next().is_some() {}
-                connections.spawn(connection(stream, Arc::clone(backend), strangers.enter(), settings.head));
-            }
-            Err(error) if is_fatal(&error) => return error,
-            Err(error) => {
-                tracing::warn!(%error, "a connection for /healthz could not be accepted");
-                tokio::time::sleep(settings.accept_pause).await;
-            }
-        }
+        let stream = match accept::next(listener, settings.accept_pause).await {
+            Ok(stream) => stream,
+            Err(error) => return error,
+        };
+        while connections.try_join_next().is_some() {}
+        connections.spawn(connection(stream, Arc::clone(backend), strangers.enter(), settings.head));
     }
 }
 
@@ -158,7 +153,7 @@ mod tests {
             }
         };
         tokio::select! {
-            error = accept(&listener, &backend, &settings) => panic!("{error}"),
+            error = answer_all(&listener, &backend, &settings) => panic!("{error}"),
             () = asked => {}
         }
     }
@@ -179,7 +174,7 @@ mod tests {
             assert!(ended.is_err(), "it goes");
         };
         tokio::select! {
-            error = accept(&listener, &backend, &settings) => panic!("{error}"),
+            error = answer_all(&listener, &backend, &settings) => panic!("{error}"),
             () = asked => {}
         }
     }

@@ -15,6 +15,7 @@
 //! of its streams is a connection that changes its protocol, and nobody else has much to ask. The
 //! rest of the kubelet is behind [`Backend`].
 
+mod accept;
 mod access;
 mod authority;
 mod backend;
@@ -29,6 +30,7 @@ mod healthz;
 mod log_query;
 pub(crate) mod logs;
 mod metrics;
+mod program;
 mod query;
 mod reply;
 mod route;
@@ -129,14 +131,12 @@ impl Server {
     /// Listens. Connections wait until [`Self::run`].
     ///
     /// # Errors
-    /// When an address cannot be had.
+    /// When an address cannot be had, the read-only port's too, as with upstream (`ListenAndServeKubeletReadOnlyServer`): the error
+    /// says which, and what to change.
     pub async fn bind(config: ServerConfig) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(config.bind).await?;
+        let listener = accept::listen(config.bind, "address, port").await?;
         let read_only = match config.read_only {
-            Some(at) => {
-                let of_it = |e: std::io::Error| std::io::Error::new(e.kind(), format!("the read-only port, {at}: {e}"));
-                Some(TcpListener::bind(at).await.map_err(of_it)?)
-            }
+            Some(at) => Some(accept::listen(at, "readOnlyPort").await?),
             None => None,
         };
         Ok(Self { config, listener, read_only })
@@ -241,32 +241,19 @@ impl Entrance {
     /// Lets in who comes, until the listener fails for good.
     async fn accept(&self, listener: &TcpListener, strangers: &Strangers, door: &Door) -> std::io::Result<()> {
         loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    // Nobody closes the semaphore.
-                    let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { return Ok(()) };
-                    let session = Session::new(Arc::clone(&self.shared), place);
-                    let connection = connection::run(session, strangers.enter(), stream, door.clone());
-                    let mut cut = self.cut.clone();
-                    tokio::spawn(async move {
-                        tokio::select! {
-                            () = connection => {}
-                            // An error means that the server is gone.
-                            _ = cut.wait_for(|cut| *cut) => {}
-                        }
-                    });
+            let stream = accept::next(listener, self.shared.settings.accept_pause).await?;
+            // Nobody closes the semaphore.
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { return Ok(()) };
+            let session = Session::new(Arc::clone(&self.shared), place);
+            let connection = connection::run(session, strangers.enter(), stream, door.clone());
+            let mut cut = self.cut.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = connection => {}
+                    // An error means that the server is gone.
+                    _ = cut.wait_for(|cut| *cut) => {}
                 }
-                Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    // Out of file descriptors, most likely: give the others a moment to end.
-                    tokio::time::sleep(self.shared.settings.accept_pause).await;
-                }
-            }
+            });
         }
     }
-}
-
-fn is_fatal(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotConnected)
 }

@@ -55,7 +55,8 @@ impl http_body::Body for Reply {
     }
 }
 
-fn typed(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Reply> {
+/// What has a media type of its own.
+pub(super) fn typed(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Reply> {
     let mut response = Response::new(Reply::Whole(body.into()));
     *response.status_mut() = code;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -40,6 +40,10 @@ pub(super) enum Route {
     ProbeMetrics,
     SliMetrics,
     Configz,
+    /// Which program this is.
+    Statusz,
+    /// What it was told on its command line.
+    Flagz,
     /// What follows `/logs`, escaped as it came.
     SystemLogs(String),
 }
@@ -64,13 +68,15 @@ impl Route {
             | Self::CadvisorMetrics
             | Self::ProbeMetrics
             | Self::SliMetrics
-            | Self::Configz => false,
+            | Self::Configz
+            | Self::Statusz
+            | Self::Flagz => false,
         }
     }
 
     /// Whether it is not there where nobody may look into containers: upstream's `InstallDebuggingHandlers` alone has it.
     pub(super) fn goes_with_debugging(&self) -> bool {
-        matches!(self, Self::Configz)
+        matches!(self, Self::Configz | Self::Statusz | Self::Flagz)
     }
 }
 
@@ -102,6 +108,8 @@ pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
         ["metrics", "probes"] => (Route::ProbeMetrics, READ),
         ["metrics", "slis"] => (Route::SliMetrics, READ),
         ["configz"] => (Route::Configz, READ),
+        ["statusz"] => (Route::Statusz, READ),
+        ["flagz"] => (Route::Flagz, READ),
         ["containerLogs", rest @ ..] => (Route::Logs(container(rest).ok_or_else(nothing)?), READ),
         ["exec", rest @ ..] => (Route::Exec(container(rest).ok_or_else(nothing)?), STREAM),
         ["attach", rest @ ..] => (Route::Attach(container(rest).ok_or_else(nothing)?), STREAM),
@@ -131,7 +139,7 @@ fn container(rest: &[&str]) -> Option<ContainerPath> {
 
 /// The first part of a path as metrics and refusals name it; unknown ones are one.
 pub(super) fn bucket(path: &str) -> &'static str {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 13] = [
         "healthz",
         "pods",
         "runningpods",
@@ -142,6 +150,8 @@ pub(super) fn bucket(path: &str) -> &'static str {
         "portForward",
         "stats",
         "configz",
+        "statusz",
+        "flagz",
         "logs",
     ];
     const PAGES: [&str; 5] = ["metrics", "metrics/resource", "metrics/cadvisor", "metrics/probes", "metrics/slis"];
@@ -184,6 +194,9 @@ mod tests {
             (Method::GET, "/metrics/probes", Ok(Route::ProbeMetrics)),
             (Method::GET, "/metrics/slis", Ok(Route::SliMetrics)),
             (Method::GET, "/configz", Ok(Route::Configz)),
+            (Method::GET, "/statusz", Ok(Route::Statusz)),
+            (Method::GET, "/flagz", Ok(Route::Flagz)),
+            (Method::POST, "/flagz", Err(405)),
             (Method::GET, "/", Err(404)),
             (Method::GET, "/logs", Ok(Route::SystemLogs(String::new()))),
             (Method::GET, "/logs/a%20b//c/", Ok(Route::SystemLogs("/a%20b//c/".into()))),
@@ -209,6 +222,7 @@ mod tests {
             ("/metrics/resource", "metrics/resource"),
             ("/metrics", "metrics"),
             ("/stats/summary", "stats"),
+            ("/statusz", "statusz"),
             ("/logs/messages", "logs"),
             ("/anything/else", "other"),
             ("/", "other"),

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use carrack_engine::Time;
+use carrack_engine::zpages::flagz::Flags;
+
 /// What is served, and bounds; the defaults suit a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -19,6 +22,10 @@ pub struct Settings {
     pub anonymous: bool,
     /// What is told of the process that serves, among the metrics; nothing without it.
     pub process: Option<fn() -> String>,
+    /// Its command line.
+    pub flags: Flags,
+    /// When it began, where that is known.
+    pub started: Option<Time>,
     /// Most connections at a time, those of exec and port-forward included; more wait.
     pub max_connections: usize,
     /// How many of them may be of others than the API server and `system:masters`, but for streams that go on; with one more the
@@ -61,6 +68,8 @@ impl Default for Settings {
             journal: vec!["journalctl".to_owned()],
             anonymous: false,
             process: None,
+            flags: Flags::new(),
+            started: None,
             max_connections: 1024,
             max_strangers: 512,
             max_head_bytes: 256 << 10,

@@ -1,9 +1,9 @@
-//! Static pods: manifests on the node's own disk, decoded as strictly as the API server decodes what it is sent
+//! Static pods: manifests on the node's own disk, or at a URL, decoded as strictly as the API server decodes what it is sent
 //! (<https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/>).
 
 use carrack_engine::Time;
 use carrack_networks::NETWORKS_ANNOTATION;
-use carrack_schema::decode::{self, Format, Limits};
+use carrack_schema::decode::{self, Format, Limits, Parsed};
 use carrack_schema::{default, table, validate};
 use carrack_types::resource::Object as _;
 use carrack_types::well_known::MIRROR_ANNOTATION;
@@ -19,10 +19,36 @@ pub const SOURCE: &str = "kubernetes.io/config.source";
 /// Annotation: when a static pod's manifest was seen first.
 pub const SEEN: &str = "kubernetes.io/config.seen";
 
+/// The largest manifest of one pod, in bytes.
+const MAX_BYTES: usize = 1 << 20;
+/// The largest answer of a URL, in bytes, and most pods of one.
+pub const MAX_ANSWER_BYTES: usize = 4 << 20;
+const MAX_PODS: usize = 512;
+
+/// Where manifests are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// On the node's disk (`staticPodPath`).
+    File,
+    /// At a URL (`staticPodURL`).
+    Http,
+}
+
+impl Source {
+    /// Upstream's name, which its pods have in an annotation.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Http => "http",
+        }
+    }
+}
+
 /// A manifest as it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// Its path.
+    /// Its path, or the URL that it is from.
     pub path: String,
     /// The pod, or what is wrong.
     pub pod: Result<Box<Pod>, String>,
@@ -33,22 +59,86 @@ pub struct Manifest {
 /// # Errors
 /// What is wrong with it.
 pub fn read(bytes: &[u8], path: &str, node: &str) -> Result<Pod, String> {
-    let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
-    let limits = Limits { max_bytes: 1 << 20, ..Limits::default() };
-    let parsed = decode::parse(bytes, format, limits).map_err(|e| e.to_string())?;
-    let (mut value, mut findings) = (parsed.value, parsed.findings);
-    let is = |key: &str, wanted: &str| value.get(key).and_then(Value::as_str) == Some(wanted);
-    if !is("apiVersion", "v1") || !is("kind", "Pod") {
+    let parsed = parse(bytes, MAX_BYTES)?;
+    if !is(&parsed.value, "Pod") {
         return Err("it is no Pod of v1".into());
     }
+    finish(parsed, Source::File, node, &hash(bytes, path, node))
+}
+
+/// Reads what a URL answers: a Pod or a `PodList`. No byte is no pods, as upstream has it (`extractFromURL`, `pkg/kubelet/config/http.go`).
+/// A pod is what it says, however that is written: whoever writes it anew each time makes no other pod of it.
+///
+/// # Errors
+/// What is wrong with it: with one of its pods, none of them is taken.
+pub fn read_answer(bytes: &[u8], url: &str, node: &str) -> Result<Vec<Pod>, String> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Parsed { value, findings } = parse(bytes, MAX_ANSWER_BYTES)?;
+    if let Some(finding) = findings.first() {
+        return Err(finding.to_string());
+    }
+    let of = |value: Value| {
+        let hash = hash(value.to_string().as_bytes(), url, node);
+        finish(Parsed { value, findings: Vec::new() }, Source::Http, node, &hash)
+    };
+    if is(&value, "Pod") {
+        return Ok(vec![of(value)?]);
+    }
+    if !is(&value, "PodList") {
+        return Err("it is neither a Pod nor a PodList of v1".into());
+    }
+    let items = items(value)?;
+    if items.len() > MAX_PODS {
+        return Err(format!("it has more than {MAX_PODS} pods"));
+    }
+    let read = |(number, item): (usize, Value)| of(item).map_err(|why| format!("items[{number}]: {why}"));
+    items.into_iter().enumerate().map(read).collect()
+}
+
+/// The pods of a list, each as an object that stands alone: in a list they need not say what they are.
+fn items(list: Value) -> Result<Vec<Value>, String> {
+    let Value::Object(mut list) = list else { return Err("it is no object".into()) };
+    let items = list.remove("items");
+    if let Some(other) = list.keys().find(|key| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata")) {
+        return Err(format!("unknown field {other:?}"));
+    }
+    let items = match items {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err("its items are no list".into()),
+    };
+    let alone = |(number, mut item): (usize, Value)| {
+        let fields = item.as_object_mut().ok_or_else(|| format!("items[{number}]: it is no object"))?;
+        fields.entry("apiVersion").or_insert_with(|| json!("v1"));
+        fields.entry("kind").or_insert_with(|| json!("Pod"));
+        if is(&item, "Pod") { Ok(item) } else { Err(format!("items[{number}]: it is no Pod of v1")) }
+    };
+    items.into_iter().enumerate().map(alone).collect()
+}
+
+fn parse(bytes: &[u8], max_bytes: usize) -> Result<Parsed, String> {
+    let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
+    decode::parse(bytes, format, Limits { max_bytes, ..Limits::default() }).map_err(|e| e.to_string())
+}
+
+/// Whether something says that it is of this kind of v1.
+fn is(value: &Value, kind: &str) -> bool {
+    let has = |key: &str, wanted: &str| value.get(key).and_then(Value::as_str) == Some(wanted);
+    has("apiVersion", "v1") && has("kind", kind)
+}
+
+/// Makes the node's pod of one that was parsed.
+fn finish(parsed: Parsed, source: Source, node: &str, hash: &str) -> Result<Pod, String> {
+    let Parsed { mut value, mut findings } = parsed;
     let info = table::find("", "pods").ok_or("pods are not known here")?;
     let version = info.version("v1").ok_or("pods of v1 are not known here")?;
     findings.extend(decode::conform(&mut value, version.schema()).map_err(|e| e.to_string())?);
     if let Some(finding) = findings.first() {
         return Err(finding.to_string());
     }
-    let hash = hash(bytes, path, node);
-    settle(&mut value, node, &hash).ok_or("it has no metadata or no spec")?;
+    settle(&mut value, source, node, hash).ok_or("it has no metadata or no spec")?;
     default::apply(info, "v1", &mut value);
     if let Some(error) = validate::create(info, "v1", &value).first() {
         return Err(error.to_string());
@@ -67,8 +157,9 @@ pub fn seen(mut pod: Pod, now: Time) -> Pod {
     pod
 }
 
-/// Names and places it as upstream does.
-fn settle(value: &mut Value, node: &str, hash: &str) -> Option<()> {
+/// Names and places it as upstream does (`applyDefaults`, `pkg/kubelet/config/common.go`): what is from a URL may be driven away by
+/// taints, unless it says otherwise.
+fn settle(value: &mut Value, source: Source, node: &str, hash: &str) -> Option<()> {
     let metadata = value.get_mut("metadata")?.as_object_mut()?;
     let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
     let name = format!("{name}-{}", node.to_lowercase());
@@ -79,11 +170,13 @@ fn settle(value: &mut Value, node: &str, hash: &str) -> Option<()> {
     }
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({})).as_object_mut()?;
     annotations.insert(HASH.into(), hash.into());
-    annotations.insert(SOURCE.into(), "file".into());
+    annotations.insert(SOURCE.into(), source.name().into());
     let spec = value.get_mut("spec")?.as_object_mut()?;
     spec.insert("nodeName".into(), node.into());
-    let tolerations = spec.entry("tolerations").or_insert_with(|| json!([])).as_array_mut()?;
-    tolerations.push(json!({"operator": "Exists", "effect": "NoExecute"}));
+    if source == Source::File {
+        let tolerations = spec.entry("tolerations").or_insert_with(|| json!([])).as_array_mut()?;
+        tolerations.push(json!({"operator": "Exists", "effect": "NoExecute"}));
+    }
     value.as_object_mut()?.remove("status");
     Some(())
 }
@@ -237,6 +330,67 @@ mod tests {
         ] {
             let error = read(text.as_bytes(), "/m/x.yaml", "n").unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+
+    const URL: &str = "http://m.example.com/pods";
+
+    #[test]
+    fn what_a_url_answers_is_one_pod_or_many() {
+        let item = r#"{"metadata": {"name": "web", "labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}"#;
+        let list =
+            |items: &str| format!(r#"{{"apiVersion": "v1", "kind": "PodList", "metadata": {{}}, "items": [{items}]}}"#);
+        let other = item.replace("\"web\"", "\"db\"");
+        for (answer, names) in [
+            ("", &[][..]),
+            (GOOD, &["web-n1"]),
+            (&list(item), &["web-n1"]),
+            (&list(&format!("{item}, {other}")), &["web-n1", "db-n1"]),
+            (&list(""), &[]),
+            ("apiVersion: v1\nkind: PodList\nitems: null\n", &[]),
+            ("apiVersion: v1\nkind: PodList\n", &[]),
+        ] {
+            let pods = read_answer(answer.as_bytes(), URL, "n1").unwrap_or_else(|why| panic!("{answer}: {why}"));
+            let found: Vec<&str> = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
+            assert_eq!(found, names, "{answer}");
+            for pod in &pods {
+                assert_eq!(pod.annotation(SOURCE), Some("http"));
+                assert_eq!(pod.annotation(HASH), pod.metadata.uid.as_deref());
+                assert_eq!(pod.metadata.uid.as_ref().map(String::len), Some(HASH_LENGTH));
+                assert!(
+                    pod.spec
+                        .as_ref()
+                        .unwrap()
+                        .tolerations
+                        .as_ref()
+                        .is_none_or(|all| { all.iter().all(|toleration| toleration.key.is_some()) })
+                );
+            }
+        }
+        let uid = |answer: &str, url: &str| read_answer(answer.as_bytes(), url, "n1").unwrap()[0].metadata.uid.clone();
+        assert_eq!(uid(GOOD, URL), uid(&GOOD.replace("{a: b}", "{ 'a': \"b\" }"), URL), "only its writing is another");
+        assert_ne!(uid(GOOD, URL), uid(&GOOD.replace("image: x", "image: y"), URL));
+        assert_ne!(uid(GOOD, URL), uid(GOOD, "http://other.example.com/pods"));
+    }
+
+    #[test]
+    fn of_a_bad_answer_nothing_is_taken() {
+        let list = |items: &str| format!("apiVersion: v1\nkind: PodList\nitems: {items}\n");
+        let good = "{metadata: {name: a}, spec: {containers: [{name: c, image: x}]}}";
+        for (answer, problem) in [
+            ("<html>", "version/kind"),
+            (" ", "version/kind"),
+            ("apiVersion: v1\nkind: List\nitems: []\n", "neither a Pod nor a PodList"),
+            ("apiVersion: v1\nkind: PodList\nitems: {}\n", "no list"),
+            ("apiVersion: v1\nkind: PodList\nitem: []\n", "unknown field \"item\""),
+            (&list("[7]"), "items[0]: it is no object"),
+            (&list("[{kind: Service}]"), "items[0]: it is no Pod"),
+            (&list(&format!("[{good}, {}]", good.replace("image", "imagee"))), "items[1]: unknown field"),
+            (&list(&format!("[{good}, {{metadata: {{name: b}}}}]")), "items[1]: "),
+            (&list(&format!("[{}]", vec![good; MAX_PODS + 1].join(", "))), "more than 512 pods"),
+        ] {
+            let error = read_answer(answer.as_bytes(), URL, "n1").unwrap_err();
+            assert!(error.contains(problem), "{}: {error}", &answer[..answer.len().min(200)]);
         }
     }
 }

@@ -1,41 +1,19 @@
 //! Credentials for pulling an image, from the pod's secrets of type `kubernetes.io/dockerconfigjson` and
 //! `kubernetes.io/dockercfg` (<https://kubernetes.io/docs/concepts/containers/images/#config-json>).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use carrack_types::duration;
-use carrack_types::glob::glob;
 use carrack_types::volume::digest;
 use k8s_openapi::api::core::v1::Secret;
-use serde::Deserialize;
 
+use crate::credentials::docker::{self, Entries, Fitting, fitting};
 use crate::effects::RegistryAuth;
 use crate::pulled::PullSecret;
 
-/// Most registries of one secret that are looked at.
-const MAX_ENTRIES: usize = 256;
-
 /// Most bytes of all secrets together that are read: a secret has one MiB at most, and credentials some hundred bytes.
 const MAX_BYTES: usize = 4 << 20;
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Entry {
-    username: String,
-    password: String,
-    email: Option<String>,
-    auth: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct DockerConfig {
-    auths: BTreeMap<String, Entry>,
-}
 
 /// Credentials, and whose they are.
 #[derive(Clone, Debug)]
@@ -50,27 +28,17 @@ pub struct Credential {
 /// registry's answer tells.
 #[must_use]
 pub fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Vec<Credential> {
-    let (host, path) = repository(image);
-    let mut out: Vec<(usize, Credential)> = Vec::new();
     let mut bytes = 0;
     let read = secrets.iter().take_while(|s| {
         bytes += payload(s).map_or(0, |(_, config)| config.len());
         bytes <= MAX_BYTES
     });
     let all = read.flat_map(|s| entries(s).into_iter().map(move |(server, entry)| (s, server, entry)));
-    for (secret, server, entry) in all.take(MAX_ENTRIES) {
-        let (key_host, key_path) = registry(&server);
-        if !host_matches(&key_host, &host) || !path_matches(&key_path, &path) {
-            continue;
-        }
-        if let Some((username, password)) = login(&entry) {
-            let credential_hash = hash(&username, &password, entry.email.as_deref().unwrap_or_default());
-            let auth = RegistryAuth { server, username, password };
-            out.push((key_path.len(), Credential { auth, secret: named(secret, credential_hash) }));
-        }
-    }
-    out.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    out.into_iter().map(|(_, credential)| credential).collect()
+    let credential = |found: Fitting<&Arc<Secret>>| {
+        let credential_hash = hash(&found.auth.username, &found.auth.password, &found.email);
+        Credential { secret: named(found.from, credential_hash), auth: found.auth }
+    };
+    fitting(image, all).into_iter().map(credential).collect()
 }
 
 fn named(secret: &Secret, credential_hash: String) -> PullSecret {
@@ -110,64 +78,8 @@ fn payload(secret: &Secret) -> Option<(bool, &[u8])> {
     Some((wrapped, secret.data.as_ref()?.get(key)?.0.as_slice()))
 }
 
-fn entries(secret: &Secret) -> Vec<(String, Entry)> {
-    let found = match payload(secret) {
-        Some((true, config)) => serde_json::from_slice::<DockerConfig>(config).ok().map(|c| c.auths),
-        Some((false, config)) => serde_json::from_slice(config).ok(),
-        None => None,
-    };
-    found.unwrap_or_default().into_iter().collect()
-}
-
-fn login(e: &Entry) -> Option<(String, String)> {
-    if !e.username.is_empty() {
-        return Some((e.username.clone(), e.password.clone()));
-    }
-    let text = String::from_utf8(STANDARD.decode(e.auth.trim()).ok()?).ok()?;
-    let (user, password) = text.split_once(':')?;
-    Some((user.to_owned(), password.trim_end_matches('\0').to_owned()))
-}
-
-/// The registry and the repository of an image.
-fn repository(image: &str) -> (String, String) {
-    let name = image.split('@').next().unwrap_or(image);
-    let (first, rest) = name.split_once('/').unwrap_or(("", name));
-    let is_host = first.contains('.') || first.contains(':') || first == "localhost";
-    let (host, rest) = if is_host { (first, rest) } else { ("index.docker.io", name) };
-    let host = if host == "docker.io" { "index.docker.io" } else { host };
-    let path = match rest.rsplit_once(':') {
-        Some((path, tag)) if !tag.contains('/') => path,
-        _ => rest,
-    };
-    (host.to_owned(), path.to_owned())
-}
-
-/// The host, with its port, and the path that a key of a secret names.
-fn registry(key: &str) -> (String, String) {
-    let key = key.trim_start_matches("https://").trim_start_matches("http://");
-    let (host, path) = key.split_once('/').unwrap_or((key, ""));
-    let path = path.trim_end_matches('/');
-    // What docker itself writes for its hub.
-    let path = if path == "v1" || path == "v2" { "" } else { path };
-    let host = if host == "docker.io" { "index.docker.io" } else { host };
-    (host.to_owned(), path.to_owned())
-}
-
-/// Label by label; `*` stands for any characters within one.
-fn host_matches(pattern: &str, host: &str) -> bool {
-    let split = |s: &str| -> (Vec<String>, Option<String>) {
-        let (name, port) = match s.rsplit_once(':') {
-            Some((name, port)) => (name, Some(port.to_owned())),
-            None => (s, None),
-        };
-        (name.split('.').map(str::to_lowercase).collect(), port)
-    };
-    let ((pattern, pattern_port), (host, port)) = (split(pattern), split(host));
-    pattern_port == port && pattern.len() == host.len() && pattern.iter().zip(&host).all(|(p, h)| glob(p, h))
-}
-
-fn path_matches(key: &str, path: &str) -> bool {
-    path.strip_prefix(key).is_some_and(|rest| key.is_empty() || rest.is_empty() || rest.starts_with('/'))
+fn entries(secret: &Secret) -> Entries {
+    payload(secret).and_then(|(is_wrapped, config)| docker::read(is_wrapped, config)).unwrap_or_default()
 }
 
 /// What is told of a pull that succeeded: how long it took, to the millisecond, without and with the wait for other pulls, and how
@@ -187,6 +99,8 @@ pub fn told(image: &str, (took, waited): (Duration, Duration), size_bytes: u64) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use serde_json::json;
 
     fn secret(kind: &str, key: &str, value: serde_json::Value) -> Arc<Secret> {

@@ -213,32 +213,18 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
     };
     let whole = limits_of(spec(pod).resources.as_ref());
     let overhead = amount::amounts(spec(pod).overhead.as_ref());
+    // As much as those have together that run at the same time: an init container and the sidecars that began before it, too.
+    let together = amount::of_list(&carrack_types::pod::limits(pod));
+    let has = |c: &Container, name: &str| {
+        let limit = c.resources.as_ref().and_then(|r| r.limits.as_ref()?.get(name)).and_then(amount::milli);
+        limit.is_some_and(|milli| milli > 0)
+    };
     let without_overhead = |name: &str| -> i128 {
         if let Some(own) = whole.get(name).filter(|own| **own > 0) {
             return *own;
         }
-        let of = |c: &Container| {
-            c.resources.as_ref().and_then(|r| r.limits.as_ref()?.get(name)).and_then(amount::milli).unwrap_or(0)
-        };
-        let mut sum = 0;
-        for c in &pod::spec(pod).containers {
-            match of(c) {
-                0 => return 0,
-                n => sum += n,
-            }
-        }
-        let mut peak = 0;
-        for (kind, c) in pod::init_containers(pod) {
-            let n = of(c);
-            if n == 0 {
-                return 0;
-            }
-            match kind {
-                ContainerKind::Sidecar => sum += n,
-                _ => peak = n.max(peak),
-            }
-        }
-        sum.max(peak)
+        let mut containers = spec(pod).containers.iter().chain(spec(pod).init_containers.iter().flatten());
+        if containers.all(|c| has(c, name)) { together.get(name).copied().unwrap_or(0) } else { 0 }
     };
     // What is not limited stays so.
     let limit = |name: &str| match without_overhead(name) {
@@ -361,6 +347,29 @@ mod tests {
         .unwrap();
         assert_eq!(limits(&of_container(&pod, &spec(&pod).containers[0], 4 << 30)), (10_000_000_000_000, 1));
         assert_eq!(limits(&of_pod(&pod, "kubepods").resources), (MAX_QUOTA_US, 1));
+    }
+
+    #[test]
+    fn a_pod_is_bounded_by_what_its_containers_have_at_a_time() {
+        let container = |name: &str, memory: &str| json!({"name": name, "resources": {"limits": {"memory": memory}}});
+        let sidecar = |name: &str, memory: &str| {
+            let mut sidecar = container(name, memory);
+            sidecar["restartPolicy"] = "Always".into();
+            sidecar
+        };
+        for (init, expected_gib) in [
+            (json!([]), 1),
+            (json!([container("i", "3Gi")]), 3),
+            (json!([sidecar("s", "1Gi")]), 2),
+            // It runs beside the sidecar that began before it, and not beside the one after it.
+            (json!([sidecar("s", "1Gi"), container("i", "3Gi")]), 4),
+            (json!([container("i", "3Gi"), sidecar("s", "1Gi")]), 3),
+            (json!([sidecar("s", "1Gi"), {"name": "i"}]), 0),
+        ] {
+            let spec = json!({"initContainers": init, "containers": [container("c", "1Gi")]});
+            let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
+            assert_eq!(of_pod(&pod, "kubepods").resources.memory_limit_bytes, expected_gib << 30, "{init}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ const NET_SYSCTLS: &str = "net.";
 const MAX_NAME_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
+const MAX_DOMAIN_CHARS: usize = 253;
 /// Most of a pod's annotations and labels that the runtime is given, in bytes. It shows them with each sandbox, and a listing of all
 /// is one message of at most 16 MiB: where it is larger nothing is known of any pod of the node.
 const MAX_ANNOTATIONS: usize = 16 << 10;
@@ -64,17 +65,35 @@ pub fn forbidden_sysctl(pod: &Pod, allowed: &[String]) -> Option<String> {
     None
 }
 
-/// Leaves out what resolvers would not read.
-fn fit(dns: &mut Dns) {
-    dns.servers.truncate(MAX_NAME_SERVERS);
+/// Leaves out what resolvers would not read. Returns what is to be said of that.
+fn fit(dns: &mut Dns) -> Vec<String> {
+    let mut said = Vec::new();
+    if dns.servers.len() > MAX_NAME_SERVERS {
+        dns.servers.truncate(MAX_NAME_SERVERS);
+        let left = dns.servers.join(" ");
+        said.push(format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {left}"
+        ));
+    }
+    let before = dns.searches.len();
+    dns.searches.truncate(MAX_SEARCHES);
+    // Some resolvers end the process that asks over a longer one.
+    dns.searches.retain(|domain| domain.len() <= MAX_DOMAIN_CHARS);
     let mut chars = 0;
-    let fitting = dns.searches.iter().take(MAX_SEARCHES).take_while(|domain| {
+    let fitting = dns.searches.iter().take_while(|domain| {
         // A space between them counts, too.
         chars += domain.len() + usize::from(chars > 0);
         chars <= MAX_SEARCH_CHARS
     });
     let fitting = fitting.count();
     dns.searches.truncate(fitting);
+    if fitting < before {
+        let left = dns.searches.join(" ");
+        said.push(format!(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {left}"
+        ));
+    }
+    said
 }
 
 /// Labels of SELinux.
@@ -108,6 +127,17 @@ pub fn seccomp(profile: Option<&SeccompProfile>, config: &NodeConfig) -> Seccomp
 /// (<https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/>).
 #[must_use]
 pub fn dns(pod: &Pod, config: &NodeConfig, node: &Dns) -> Dns {
+    resolution(pod, config, node).0
+}
+
+/// What is left out of the name resolution that a pod gets, in upstream's words (`DNSConfigForming`).
+#[must_use]
+pub fn dns_troubles(pod: &Pod, config: &NodeConfig, node: &Dns) -> Vec<String> {
+    resolution(pod, config, node).1
+}
+
+/// The same with what is to be said of what was left out.
+fn resolution(pod: &Pod, config: &NodeConfig, node: &Dns) -> (Dns, Vec<String>) {
     let s = spec(pod);
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     let host_network = s.host_network == Some(true);
@@ -149,8 +179,8 @@ pub fn dns(pod: &Pod, config: &NodeConfig, node: &Dns) -> Dns {
             });
         }
     }
-    fit(&mut dns);
-    dns
+    let said = fit(&mut dns);
+    (dns, said)
 }
 
 /// A pod's own control group, as the node has it.
@@ -314,6 +344,23 @@ mod tests {
             let d = dns(&pod, config, &node);
             assert_eq!(d.servers, servers, "{spec}");
             assert_eq!(d.searches.first().map(String::as_str), first_search, "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_of_name_resolution_is_said() {
+        let config = NodeConfig::default();
+        let long = "x".repeat(254);
+        let servers = "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: \
+                       1.1.1.1 2.2.2.2 3.3.3.3";
+        let searches =
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: a b";
+        let four = json!({"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"], "searches": ["a", long, "b"]});
+        for (own, expected) in [(json!({}), vec![]), (four, vec![servers, searches])] {
+            let spec = json!({"containers": [], "dnsPolicy": "None", "dnsConfig": own});
+            let pod: Pod =
+                carrack_types::json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
+            assert_eq!(dns_troubles(&pod, &config, &Dns::default()), expected, "{spec}");
         }
     }
 

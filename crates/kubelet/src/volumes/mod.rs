@@ -683,7 +683,20 @@ impl Volumes {
             }
         };
         self.changed |= was_there != (v.actual == Actual::Mounted);
+        if told.is_some() && was_set_up && !was_there {
+            let csi = v.published.as_ref().filter(|p| matches!(p.origin.driver, Driver::Csi { .. }));
+            // Where somebody has a part of it, it is there.
+            if let Some(id) = csi.and_then(|p| p.id.clone()).filter(|id| !self.has_part(id)) {
+                self.node.doubt(&id);
+            }
+        }
         told
+    }
+
+    /// Whether a pod has a part of a volume of the node.
+    fn has_part(&self, id: &str) -> bool {
+        let is_part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
+        self.pods.values().flat_map(BTreeMap::values).any(|v| v.actual == Actual::Mounted && is_part(v))
     }
 
     /// The volume of the node that a volume of a pod is a part of.

@@ -377,6 +377,15 @@ impl StagedVolumes {
         }
     }
 
+    /// A driver could give nobody a part of it: whatever that has said, it may not be there. It is made sure of before the next try,
+    /// which may be done twice. Upstream's kubelet once staged a volume before each try, and takes the driver's word for good since
+    /// (`GenerateMountVolumeFunc`, `pkg/volume/util/operationexecutor`): its pod waits until somebody deletes it.
+    pub fn doubt(&mut self, id: &str) {
+        if let Some(v) = self.volumes.get_mut(id).filter(|v| v.op.is_none() && v.actual == Actual::Staged) {
+            v.actual = Actual::Uncertain;
+        }
+    }
+
     /// An action ended. Returns an error to tell of.
     pub fn done(&mut self, now: Time, id: &str, op: OpId, outcome: &Result<Reply, OpError>) -> Option<String> {
         let v = self.volumes.get_mut(id)?;

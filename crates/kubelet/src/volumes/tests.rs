@@ -1,6 +1,7 @@
 //! Tables for the volume manager.
 
 mod alone;
+mod doubted;
 mod taken;
 mod tokens;
 

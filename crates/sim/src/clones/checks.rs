@@ -111,7 +111,7 @@ impl Clones {
             }
         }
         for change in changes.iter().filter(|change| change.resource == "vmcontent") {
-            copies(change, observer, breaches);
+            copies(change, observer, nodes, breaches);
         }
         for change in changes.iter().filter(|change| change.resource == "clone") {
             self.clone(now, change, observer, breaches);
@@ -278,49 +278,62 @@ fn state(change: &Change, observer: &Observer, nodes: &BTreeMap<u8, Node>, breac
 }
 
 /// A content that says it can be used has copies that hold what their sources do, which nobody writes to meanwhile.
-fn copies(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+fn copies(change: &Change, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
     let Some(content) = change.after.as_ref().filter(|content| ready_to_use(content)) else { return };
     if change.before.as_ref().is_some_and(ready_to_use) {
         return;
     }
-    instants(content, observer, breaches);
+    instants(content, observer, nodes, breaches);
+    breaches.extend(copies_lack(content, observer, nodes).map(|what| Breach::new("copies-are-whole", what)));
+}
+
+/// Whether a volume of a content is kept as a copy.
+pub(crate) fn is_copy(content: &Value, backup: &Value) -> bool {
+    text(backup, "/volumeSnapshotName") == copy_name(text(content, "/metadata/name"), text(backup, "/volumeName"))
+}
+
+/// Which copy of a content that can be used does not hold what its source does.
+pub(crate) fn copies_lack(content: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<String> {
+    let find = |claim: &str| observer.get("claim", &beside(content, claim));
+    let holds = |claim: &Value| on_volume(claim, observer, nodes);
     let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
-    for backup in backups.into_iter().flatten() {
-        let volume = text(backup, "/volumeName");
-        let name = copy_name(text(content, "/metadata/name"), volume);
-        if text(backup, "/volumeSnapshotName") != name {
-            continue;
-        }
-        let holds =
-            |claim: &str| observer.get("claim", &beside(content, claim)).and_then(|claim| data(claim, observer));
-        let (copy, source) = (holds(&name), holds(text(backup, "/persistentVolumeClaim/metadata/name")));
-        if copy.is_none() || copy != source {
-            let what = format!("{} is ready, and its copy of {volume} holds {copy:?}, not {source:?}", key_of(content));
-            breaches.push(Breach::new("copies-are-whole", what));
-        }
-    }
+    let mut copies = backups.into_iter().flatten().filter(|backup| is_copy(content, backup));
+    copies.find_map(|backup| {
+        let copy = find(text(backup, "/volumeSnapshotName")).and_then(holds);
+        // It may have gone with its machine since.
+        let source = find(text(backup, "/persistentVolumeClaim/metadata/name")).map(holds);
+        let is_whole = copy.is_some() && source.is_none_or(|source| copy == source);
+        let (name, volume) = (key_of(content), text(backup, "/volumeName"));
+        (!is_whole).then(|| format!("{name} is ready, and its copy of {volume} holds {copy:?}, not {source:?}"))
+    })
+}
+
+/// When a guest had last written what is on a volume of a whole node.
+fn wrote(volume: &Value, nodes: &BTreeMap<u8, Node>) -> Option<Time> {
+    let handle = text(volume, "/spec/csi/volumeHandle");
+    nodes.values().find_map(|node| node.storage.contents.on(handle))?.wrote
 }
 
 /// A content that says it can be used has all disks as they were at one instant: those that the machine copied in any case,
-/// those that storage took, too, where the guest has an agent that freezes it.
-fn instants(content: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
+/// those that storage took, too, where the guest has an agent that freezes it. Of whole nodes, [`crate::backups`] looks at those.
+fn instants(content: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
     let backups = content.pointer("/spec/volumeBackups").and_then(Value::as_array);
     let machine = text(content, "/spec/source/virtualMachine/metadata/name");
+    let said = |holder: &Value| Time::parse(holder["metadata"]["annotations"][INSTANT].as_str()?);
     let mut instants = BTreeMap::new();
     for backup in backups.into_iter().flatten() {
         let (volume, name) = (text(backup, "/volumeName"), text(backup, "/volumeSnapshotName"));
-        let is_copy = name == copy_name(text(content, "/metadata/name"), volume);
-        let holder = if is_copy {
+        let instant = if is_copy(content, backup) {
             let claim = observer.get("claim", &beside(content, name));
-            claim.and_then(|claim| observer.get("volume", text(claim, "/spec/volumeName")))
-        } else if machine.starts_with(MUTE) {
+            let holder = claim.and_then(|claim| observer.get("volume", text(claim, "/spec/volumeName")));
+            holder.and_then(|holder| said(holder).or_else(|| wrote(holder, nodes)))
+        } else if machine.starts_with(MUTE) || !nodes.is_empty() {
             continue;
         } else {
             let taken = observer.get("volumesnapshot", &beside(content, name));
             let name = taken.map(|taken| text(taken, "/status/boundVolumeSnapshotContentName"));
-            name.and_then(|name| observer.get("volumesnapshotcontent", name))
+            name.and_then(|name| observer.get("volumesnapshotcontent", name)).and_then(said)
         };
-        let instant = holder.and_then(|holder| holder["metadata"]["annotations"][INSTANT].as_str());
         instants.insert(volume, instant);
     }
     one_instant(content, &instants, breaches);
@@ -481,6 +494,31 @@ mod tests {
             let mut breaches = Vec::new();
             state(&change, &observer, &nodes, &mut breaches);
             assert_eq!(breaches.len(), expected, "{names:?} {says} {is_bound}: {breaches:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_on_a_whole_node_is_what_lies_there() {
+        let copy = copy_name("content", "one");
+        // Whether all of it was copied, whether its source is there still; and whether that is a breach.
+        for (whole, is_there, expected) in [(true, true, 0), (true, false, 0), (false, true, 1), (false, false, 0)] {
+            let observer = Observer::of(claim(&copy, true).into_iter().chain(claim("source", true)));
+            let mut nodes = nodes(&["source", &copy], &observer);
+            for node in nodes.values_mut() {
+                let held = node.storage.contents.on("pvc-source").cloned().filter(|_| whole);
+                node.storage.contents.overwrite(&format!("pvc-{copy}"), held);
+            }
+            let source = if is_there { claim("source", true) } else { Vec::new() };
+            let observer = Observer::of(claim(&copy, true).into_iter().chain(source));
+            let of = json!({"metadata": {"name": "source"}});
+            let backups = json!([{"volumeName": "one", "volumeSnapshotName": copy, "persistentVolumeClaim": of}]);
+            let content = |ready: bool| {
+                named("content", json!({"spec": {"volumeBackups": backups}, "status": {"readyToUse": ready}}))
+            };
+            let change = Change { resource: "vmcontent", before: Some(content(false)), after: Some(content(true)) };
+            let mut breaches = Vec::new();
+            copies(&change, &observer, &nodes, &mut breaches);
+            assert_eq!(breaches.len(), expected, "whole: {whole}, there: {is_there}: {breaches:?}");
         }
     }
 

@@ -19,12 +19,14 @@ mod storage;
 
 pub use acts::Scene;
 pub(crate) use acts::acts;
-pub(crate) use checks::{CLONED_STATE, Clones, KEPT_STATE, ONE_INSTANT, RESTORED_STATE, one_instant};
+pub(crate) use checks::{
+    CLONED_STATE, Clones, KEPT_STATE, ONE_INSTANT, RESTORED_STATE, copies_lack, is_copy, one_instant,
+};
 pub(crate) use ends::{course_lacks, debris, end, lacks, restore_lacks, snapshot_lacks};
 pub(crate) use host::manager as host;
 pub(crate) use live::machines_lack;
 pub(crate) use mishap::Fate;
 pub use mishap::{Counts, Mishap};
-pub(crate) use room::{NAME as COPIED_DISKS_REST, Room};
+pub(crate) use room::{NAME as COPIED_DISKS_REST, Room, opens, takes};
 pub(crate) use squatter::Squatter;
 pub(crate) use storage::manager as storage;

@@ -346,6 +346,19 @@ impl Room {
     }
 }
 
+/// How long a copy takes, and whether it fails.
+pub(crate) fn takes(rng: &mut Rng, faults: bool) -> (Duration, bool) {
+    let length = between(rng, Duration::from_millis(300), Duration::from_secs(8));
+    (length, faults && rng.one_in(5))
+}
+
+/// What is wrong where somebody opens a volume that others have open, whether to write or not.
+pub(crate) fn opens(who: &str, volume: &str, writes: bool, users: &BTreeSet<(String, bool)>) -> Option<Breach> {
+    let (other, _) = users.iter().find(|(other, theirs)| other != who && (writes || *theirs))?;
+    let to = if writes { "write" } else { "read" };
+    Some(Breach::new(NAME, format!("{who} opens {volume} to {to} it, which {other} has open")))
+}
+
 fn guest_of(name: &str, instance: &str) -> String {
     format!("the guest of {name} ({instance})")
 }
@@ -363,9 +376,8 @@ impl State {
 
     /// How long a copy takes, and how it ends.
     fn copying(&mut self) -> (Time, End) {
-        let takes = between(&mut self.rng, Duration::from_millis(300), Duration::from_secs(8));
-        let fails = self.faults && self.rng.one_in(5);
-        (self.now + takes, if fails { End::Badly("no space left on device") } else { End::Well })
+        let (length, fails) = takes(&mut self.rng, self.faults);
+        (self.now + length, if fails { End::Badly("no space left on device") } else { End::Well })
     }
 
     /// What is due happens.
@@ -460,12 +472,7 @@ impl State {
 
     /// Somebody opens a volume.
     fn open(&mut self, who: &str, disk: &Disk, writes: bool) {
-        let users = self.users(&disk.volume);
-        if let Some((other, _)) = users.iter().find(|(other, theirs)| other != who && (writes || *theirs)) {
-            let to = if writes { "write" } else { "read" };
-            let what = format!("{who} opens {} to {to} it, which {other} has open", disk.volume);
-            self.breaches.push(Breach::new(NAME, what));
-        }
+        self.breaches.extend(opens(who, &disk.volume, writes, &self.users(&disk.volume)));
     }
 
     fn opens<'a>(&mut self, who: &str, pairs: impl Iterator<Item = &'a Pair>) {

@@ -137,6 +137,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A kubelet asks a device plugin for no device of which that has said, as far as the kubelet has heard by then, that it is ill or not there.",
     },
     Invariant {
+        name: crate::node::TOLD,
+        sentence: "Before a container starts with devices of a plugin that is to be told of it, the plugin has been, and has answered well.",
+    },
+    Invariant {
         name: crate::node::NOTED,
         sentence: "When a kubelet asks a device plugin for devices, the checkpoint that it has written says whose they are.",
     },
@@ -164,6 +168,18 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "volumes-go-with-their-pods",
         sentence: "What is mounted for a pod that is gone or to go, and of which nothing runs, is unmounted soon, once nothing fails any more.",
+    },
+    Invariant {
+        name: crate::silence::NAME,
+        sentence: "A kubelet that has heard that its runtime cannot be listed does not call its node ready before it has heard otherwise.",
+    },
+    Invariant {
+        name: crate::registered::NAME,
+        sentence: "Once nothing fails any more, a node's CSINode names each driver that is registered there soon after, however often it was away.",
+    },
+    Invariant {
+        name: crate::sizes::NAME,
+        sentence: "A volume that the nodes' own driver makes for a claim is at least as large as that has asked for, whatever the driver says first.",
     },
     Invariant {
         name: crate::kept_mounts::NAME,
@@ -446,7 +462,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "lists-are-newest",
-        sentence: "A list that asks for no revision shows all that was committed when it was asked for, whichever API server answers.",
+        sentence: "A list, or an object, that is asked for without a revision is as new as all that was committed when it was asked for, whichever API server answers; what was there then, and still is, is found.",
     },
     Invariant {
         name: crate::world::ANSWERED,
@@ -521,6 +537,14 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::leaders::NAME,
         sentence: "No write of a controller's and no binding is made once somebody else leads than who sent it.",
+    },
+    Invariant {
+        name: crate::world::ENDS,
+        sentence: "What people have in the end of what they asked for is what they would have if nothing had gone wrong; a run with --compare is played without trouble, too.",
+    },
+    Invariant {
+        name: crate::world::PANICS,
+        sentence: "Nothing that is played panics: neither a role, nor an API server, nor what looks at them.",
     },
     Invariant {
         name: "roles-do-not-give-up",

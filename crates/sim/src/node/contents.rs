@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   claim ─▶ volume, blank ─▶ a guest has it: writes all the time, unless it is frozen
-//!                                  └─▶ snapshot: what is there now ─▶ volume that is made from it
+//!                                  ├─▶ snapshot: what is there now ─▶ volume that is made from it
+//!                                  └─▶ copy: what is there when it begins ─▶ volume that it is written to ([`super::copying`])
 //! ```
 //!
 //! Nobody looks at what is written, but at whose disk it is and when a guest last wrote to it. That is brought up to date when it
@@ -18,6 +19,9 @@ use serde_json::Value;
 
 use super::Node;
 use crate::observer::{Observer, text, uid};
+
+/// What a volume holds to which something was copied in part.
+pub(super) const HALF: &str = "half of a copy";
 
 /// What is on a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,6 +111,13 @@ impl Contents {
         }
     }
 
+    /// Something is copied to a volume: all of it, or in part.
+    pub(crate) fn overwrite(&mut self, volume: &str, all: Option<Content>) {
+        if let Some(content) = self.volumes.get_mut(volume) {
+            *content = all.unwrap_or_else(|| Content { claim: HALF.to_owned(), wrote: None });
+        }
+    }
+
     /// The guest of a volume was thawed unasked.
     pub(crate) fn disturb(&mut self, volume: &str, now: Time) {
         self.disturbed.insert(volume.to_owned(), now);
@@ -135,7 +146,7 @@ impl Contents {
 
 impl Node {
     /// The driver's volumes that a guest has.
-    fn volumes_of(&self, compute: &str) -> Vec<String> {
+    pub(super) fn volumes_of(&self, compute: &str) -> Vec<String> {
         let launcher = self.runtime.running().find(|container| container.record.id == compute);
         let Some(pod) = launcher.map(|container| &*container.record.pod.uid) else { return Vec::new() };
         let has = |volume: &&String| self.disk.part_of(pod, &csi_unique_name(DRIVER, volume));

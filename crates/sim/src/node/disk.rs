@@ -236,6 +236,10 @@ impl Disk {
     pub(crate) fn has(&self, uid: &str, path: &str) -> bool {
         self.mounts.contains_key(&(uid.to_owned(), path.to_owned()))
     }
+    /// Whether a volume is mounted for the node.
+    pub(super) fn is_staged(&self, id: &str) -> bool {
+        self.staged.contains_key(id)
+    }
     /// UIDs of the pods that have a part of one of these volumes of the node.
     pub(crate) fn pods_of<'a>(&'a self, ids: &'a [String]) -> impl Iterator<Item = &'a str> {
         let is_part = |mount: &Mount| mount.part_of.as_ref().is_some_and(|id| ids.contains(id));
@@ -244,6 +248,10 @@ impl Disk {
     /// Whether a pod has a part of a volume of the node.
     pub(crate) fn part_of(&self, uid: &str, id: &str) -> bool {
         self.mounts.iter().any(|((pod, _), mount)| pod == uid && mount.part_of.as_deref() == Some(id))
+    }
+    /// The volume of the node of which a pod has a part at this path.
+    pub(super) fn part_at(&self, uid: &str, path: &str) -> Option<&str> {
+        self.mounts.get(&(uid.to_owned(), path.to_owned()))?.part_of.as_deref()
     }
     /// The files of a pod's volume, if it is made of a config map.
     pub(crate) fn files_of(&self, uid: &str, volume: &str) -> Option<&Files> {

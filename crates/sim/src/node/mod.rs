@@ -4,15 +4,20 @@
 //! later time, so that a crash may fall before, between or after. What is on the disk and what runs
 //! outlives the agents; a reboot ends what runs and keeps what is on the disk.
 
+mod absent;
 mod contents;
+mod copying;
 mod disk;
 mod frozen;
 mod guests;
 mod hindrance;
+mod lies;
 mod moods;
+mod ops;
 mod plugins;
 mod runtime;
 mod shutdown;
+mod starts;
 mod storage;
 mod watchdog;
 
@@ -21,11 +26,10 @@ use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_kubelet::runtime::{HostFacts, PodRef, RuntimeInfo};
-use carrack_kubelet::volumes::CsiNodeInfo;
 use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
 use carrack_virt::handler::effects::WatchdogCall;
 
-use crate::attacher::{DRIVER, Rack};
+use crate::attacher::Rack;
 use crate::env_files::{self, Written};
 use crate::growth;
 use crate::images::{self, Images};
@@ -37,16 +41,21 @@ use crate::options::NodeFaults;
 use crate::ordered::{self, Hooks};
 use crate::pulling;
 use crate::role::node_name;
+use crate::silence::Silence;
+use absent::{Absences, Met};
 pub(crate) use contents::Taken;
 #[cfg(test)]
 pub(crate) use contents::new_volume;
+pub(crate) use copying::Copies;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 use hindrance::{Errand, Hindrances};
 pub(crate) use moods::{NOTED, WELL};
+use ops::{describe, ends_with_kubelet, is_aside};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
 pub(crate) use shutdown::{NAME as HELD_UP, groups as shutdown_groups};
+pub(crate) use starts::TOLD;
 pub(crate) use storage::{Storage, lost_snapshot, orphan, orphaned_content, traces};
 pub(crate) use watchdog::NAME as HEALTHY_HOSTS;
 
@@ -60,6 +69,8 @@ pub(crate) const MEMORY_BYTES: u64 = 8 << 30;
 pub(crate) enum NodeEvent {
     /// An operation takes effect.
     Effect(u64),
+    /// A copy of disks comes to its end.
+    Copied { container: String, whole: bool },
     /// A process in a container ends by itself.
     Exit { container: String, code: i32 },
     /// A device plugin of the simulator's own comes up.
@@ -68,6 +79,8 @@ pub(crate) enum NodeEvent {
     PluginMends { resource: &'static str, mood: u64 },
     /// The disk may have room again.
     Room,
+    /// Who was away may be there again.
+    Returns,
     /// A call to the storage driver takes effect.
     StorageEffect(u64),
     /// An operation of virt-handler takes effect.
@@ -129,8 +142,12 @@ pub(crate) struct Node {
     pub ordered: Hooks,
     pub plugins: Plugins,
     pub storage: Storage,
+    pub copies: Copies,
     /// A driver that wants tokens.
     pub tokens: crate::tokens::Driver,
+    absences: Absences,
+    /// What its kubelet has heard of its runtime.
+    pub silence: Silence,
     pub guests: Guests,
     pub faults: NodeFaults,
     /// A planted bug: whoever looks for processes sees none.
@@ -139,6 +156,10 @@ pub(crate) struct Node {
     pub unmounts_first: bool,
     /// A planted bug: files that cannot be read are taken for such as are not there.
     pub unread_is_absent: bool,
+    /// A planted bug: what a CSI driver says is not looked at.
+    pub believes: bool,
+    /// A planted bug: a driver that was away is not heard to be there again.
+    pub registers_once: bool,
     /// Its machine tells of NUMA nodes, and its kubelet keeps their memory for containers.
     pub keeps_memory: bool,
     /// How many images its kubelet may pull at a time.
@@ -159,6 +180,8 @@ pub(crate) struct Node {
     tearing: Rng,
     /// Decides what a loss of power leaves of the records that were written last.
     losing: Rng,
+    /// Decides when drivers lie.
+    lying: Rng,
     pending: BTreeMap<u64, Pending>,
     hindrances: Hindrances,
     next: u64,
@@ -172,10 +195,13 @@ impl Node {
         self.storage.has_kernel(rng.fork("kernel").one_in(2));
         self.tokens.reseed(rng.fork("tokens"));
         self.plugins.whims = rng.fork("whims");
+        self.copies.reseed(rng.fork("copies"));
+        self.plugins.reseed_starts(&rng);
         self.side = rng.fork("aside");
         self.showing = rng.fork("what shows");
         self.tearing = rng.fork("what is torn");
         self.losing = rng.fork("what is lost");
+        self.lying = rng.fork("lies");
         (self.rng, self.faults) = (rng, faults);
     }
 
@@ -189,14 +215,19 @@ impl Node {
             written: Written::default(),
             links: Links::default(),
             ordered: Hooks::default(),
-            plugins: Plugins::new(rng.fork("whims")),
+            plugins: Plugins::new(rng.fork("whims")).telling(faults.pre_starts.then(|| starts::starts_of(&rng))),
             storage: Storage::new(rng.fork("kernel").one_in(2)),
+            copies: Copies::new(rng.fork("copies")),
             tokens: crate::tokens::Driver::new(rng.fork("tokens")),
+            absences: Absences::default(),
+            silence: Silence::default(),
             guests: Guests::default(),
             faults,
             blind: false,
             unmounts_first: false,
             unread_is_absent: false,
+            believes: false,
+            registers_once: false,
             keeps_memory: false,
             parallel_pulls: None,
             up: true,
@@ -208,6 +239,7 @@ impl Node {
             showing: rng.fork("what shows"),
             tearing: rng.fork("what is torn"),
             losing: rng.fork("what is lost"),
+            lying: rng.fork("lies"),
             rng,
             pending: BTreeMap::new(),
             hindrances: Hindrances::default(),
@@ -316,6 +348,7 @@ impl Node {
         }
         delay += self.plugins.dawdles(&op, self.faults.plugin_whims_one_in);
         self.next += 1;
+        self.silence.asks(id, &op);
         let errand = Errand::new(now, &op, &self.runtime);
         self.pending.insert(self.next, Pending { life, id, op, fate, errand });
         vec![Follow::Later(delay, NodeEvent::Effect(self.next))]
@@ -369,14 +402,9 @@ impl Node {
 
     /// A new kubelet of a life has started: the plugins will find it, and it the driver.
     pub(crate) fn kubelet_started(&mut self, life: u32) -> Vec<Follow> {
+        self.silence = Silence::default();
         let mut follow = self.plugins.kubelet_started(self.faults.plugin_late_one_in, &mut self.rng);
-        let info = CsiNodeInfo { node_id: node_name(self.number), max_volumes: 0, topology: BTreeMap::new() };
-        let topology = BTreeMap::from([(carrack_storage::TOPOLOGY.to_owned(), node_name(self.number))]);
-        let own = CsiNodeInfo { topology, ..info.clone() };
-        for (driver, info) in [(DRIVER, info), (carrack_storage::DRIVER, own)] {
-            let up = In::CsiUp { driver: driver.to_owned(), info };
-            follow.push(Follow::Kubelet(life, Duration::from_millis(300), Box::new(up)));
-        }
+        follow.extend(self.register(life));
         follow
     }
 
@@ -426,6 +454,8 @@ impl Node {
     ) -> Vec<Follow> {
         let mut follow = self.react(now, kubelet_life, event, observer, breaches);
         self.guests.reap(&self.runtime, &mut follow);
+        self.reap_copies(now, &mut follow);
+        self.guests_open(breaches);
         follow
     }
 
@@ -441,6 +471,7 @@ impl Node {
             NodeEvent::StorageEffect(number) => {
                 let mut follow = Vec::new();
                 self.write(now);
+                self.storage.mood = self.mood(now);
                 if let Some((life, answer)) =
                     self.storage.carry_out(number, self.number, observer, breaches, &mut follow)
                 {
@@ -468,6 +499,11 @@ impl Node {
                 follow
             }
             NodeEvent::Effect(number) => {
+                let refused = match self.meets(now, number) {
+                    Met::Waits(wait) => return vec![Follow::Later(wait, NodeEvent::Effect(number))],
+                    Met::Refused(error) => Some(error),
+                    Met::Somebody => None,
+                };
                 let Some(Pending { life, id, op, fate, errand }) = self.pending.remove(&number) else {
                     return Vec::new();
                 };
@@ -483,7 +519,8 @@ impl Node {
                     _ => None,
                 };
                 let lets_go = matches!(op, Op::LetGoDown) && life == kubelet_life && fate != Fate::FailsBefore;
-                let outcome = match fate {
+                let outcome = match (refused, fate) {
+                    (Some(error), _) => Err(error),
                     _ if self.is_busy(number, &op) => {
                         Err(OpError::Failed("the driver is busy with this volume".into()))
                     }
@@ -491,13 +528,13 @@ impl Node {
                         Err(OpError::Failed("the container was given something else since".into()))
                     }
                     _ if self.disk.is_full() && disk::needs_room(&op) => Err(OpError::Failed(disk::NO_ROOM.to_owned())),
-                    Fate::FailsBefore => match op {
+                    (None, Fate::FailsBefore) => match op {
                         Op::ReadEnvFiles(files) if self.unread_is_absent => {
                             Ok(Reply::EnvFiles(env_files::absent(files)))
                         }
                         _ => Err(OpError::Failed("the node's runtime hiccups".into())),
                     },
-                    _ => self.carry_out(now, kubelet_life, op, observer, breaches),
+                    (None, _) => self.carry_out(now, kubelet_life, op, observer, breaches),
                 };
                 if let Some(noted) = noted.filter(|_| outcome.is_ok()) {
                     self.disk.noted = Some(noted);
@@ -517,6 +554,9 @@ impl Node {
                     crate::rounds::started(id, &self.runtime, observer, breaches);
                 }
                 let mut follow = self.plugins.take_due();
+                if let Some(id) = &begins {
+                    follow.extend(self.begins_copy(id, breaches));
+                }
                 if let Some(id) = begins.filter(|id| self.runtime.is_running(id) && self.runtime.writes(id).is_some()) {
                     let delay = crate::chance::between(&mut self.rng, env_files::TAKES.0, env_files::TAKES.1);
                     follow.push(Follow::Later(delay, NodeEvent::Exit { container: id, code: 0 }));
@@ -538,6 +578,7 @@ impl Node {
                 follow.push(Follow::Kubelet(life, back, Box::new(In::Done(id, outcome))));
                 follow
             }
+            NodeEvent::Copied { container, whole } => self.copied(now, &container, whole),
             NodeEvent::Exit { container, code } => {
                 let code = self.exits(now, &container, code);
                 let said = code.map(|code| format!("node{} {container} exits with {code}", self.number));
@@ -556,6 +597,7 @@ impl Node {
             }
             NodeEvent::PluginMends { resource, mood } => self.plugins.mends(now, resource, mood),
             NodeEvent::Room => self.disk.may_have_room(now),
+            NodeEvent::Returns => self.may_return(now, kubelet_life),
             NodeEvent::Watchdog => {
                 if self.guests.watchdog.bites(now) {
                     vec![Follow::Reset]
@@ -571,9 +613,11 @@ impl Node {
         }
     }
 
-    /// A container ends by itself: a launcher whose machine has not begun fails. Returns its code; none when it did not run.
+    /// A container ends by itself: a launcher whose machine has not begun fails, and so does one that copies. Returns its code; none
+    /// when it did not run.
     fn exits(&mut self, now: Time, container: &str, code: i32) -> Option<i32> {
-        let fails = self.runtime.is_launcher(container) && !self.guests.has_begun_in(container);
+        let is_empty = self.runtime.is_launcher(container) && !self.guests.has_begun_in(container);
+        let fails = is_empty || self.runtime.copies(container).is_some();
         let code = if fails { 1 } else { code };
         let ran = self.runtime.exit(now, container, code);
         if let Some(file) = self.runtime.writes(container).filter(|_| ran && code == 0) {
@@ -638,6 +682,7 @@ impl Node {
             Op::StartContainer(id) => {
                 if let Some((pod, name, devices)) = self.runtime.devices_of(&id) {
                     self.plugins.check(self.boot, pod, name, devices, observer, breaches);
+                    self.plugins.starts(pod, name, devices, breaches);
                 }
                 if let Some(on) = self.runtime.cpus_of(&id) {
                     crate::cpus::starts(on, self.disk.cpus.as_deref(), observer, breaches);
@@ -661,7 +706,7 @@ impl Node {
                 self.runtime.stop(now, &id, observer, breaches)
             }
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
-            Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
+            Op::ReadManifests(_) => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(id) => {
                 self.images.remove(&id);
                 Ok(Reply::Done)
@@ -681,6 +726,9 @@ impl Node {
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => {
                 self.tokens.publish(&setup, now, self.faults.fail_one_in > 0, breaches)?;
+                if let Some(told) = self.lies_of_part(&setup) {
+                    return told;
+                }
                 let outcome = self.disk.mount(&setup, kubelet_life, breaches);
                 self.kept.look(self.number, |id| self.runtime.is_running(id), &self.disk, breaches);
                 outcome
@@ -688,6 +736,9 @@ impl Node {
             Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, observer, breaches),
             Op::StageVolume(staging, inputs) => {
                 self.disk.confirm(&staging, &inputs)?;
+                if let Some(told) = self.lies_of_volume(&staging) {
+                    return Ok(told);
+                }
                 self.storage.stage(&staging)?;
                 self.disk.stage(&staging, &inputs, &self.boot_id())
             }
@@ -738,8 +789,10 @@ impl Node {
             Op::Prefer { resource, available, count, .. } => {
                 self.plugins.prefers(&resource, available, count, self.faults.plugin_whims_one_in)
             }
+            Op::PreStart { resource, epoch, ids } => {
+                self.plugins.pre_start(kubelet_life, &resource, epoch, &ids, self.faults.fail_one_in > 0)
+            }
             Op::LetGoDown
-            | Op::PreStart { .. }
             | Op::RotateLogs { .. }
             | Op::Count(_)
             | Op::PublishDevices(_)
@@ -779,8 +832,10 @@ impl Node {
         self.boot += 1;
         self.held_since = None;
         self.pending.clear();
+        self.absences = Absences::default();
         self.guests.power_off();
         self.runtime.power_off(now);
+        self.reap_copies(now, &mut Vec::new());
         self.storage.power_off();
         self.tokens.power_off();
         self.disk.power_off();
@@ -804,32 +859,6 @@ pub(crate) fn named<'a>(nodes: &'a BTreeMap<u8, Node>, name: &str) -> Option<&'a
     nodes.values().find(|node| node_name(node.number) == name)
 }
 
-/// Whether the kubelet itself does this to files: it ends with the kubelet.
-fn ends_with_kubelet(op: &Op) -> bool {
-    match op {
-        Op::SetUpVolume(setup) => crate::settings::files(setup).is_some(),
-        Op::WriteGroups(_) | Op::SaveAllocated(_) | Op::SaveActuated(_) | Op::SaveRecord { .. } | Op::DropRecord(_) => {
-            true
-        }
-        _ => false,
-    }
-}
-
-/// Whether an operation concerns CPUs and sizes of pods alone.
-fn is_aside(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::SaveCpus(_)
-            | Op::SaveMemory(_)
-            | Op::GiveCpus { .. }
-            | Op::WriteGroups(_)
-            | Op::ReadGroup { .. }
-            | Op::UpdateContainer { .. }
-            | Op::SaveAllocated(_)
-            | Op::SaveActuated(_)
-    )
-}
-
 /// How an operation ends: well, or failing before or after its effect.
 fn fate(rng: &mut Rng, faults: &NodeFaults) -> Fate {
     if !rng.one_in(faults.fail_one_in) {
@@ -848,32 +877,6 @@ fn of_machine(call: WatchdogCall, skew_ns: i64) -> WatchdogCall {
         WatchdogCall::Open { timeout_s, not_after } => WatchdogCall::Open { timeout_s, not_after: turned(not_after) },
         WatchdogCall::Pet { not_after } => WatchdogCall::Pet { not_after: turned(not_after) },
         WatchdogCall::Close => WatchdogCall::Close,
-    }
-}
-
-/// An operation that changes something, for the trace.
-fn describe(op: &Op) -> Option<String> {
-    match op {
-        Op::RunSandbox(spec) => Some(format!("runs a sandbox for {}", spec.pod)),
-        Op::StopSandbox(id) => Some(format!("stops sandbox {id}")),
-        Op::PullImage { image, .. } if images::is_pull(op) => Some(format!("pulls {image}")),
-        Op::CreateContainer(_, spec) => Some(format!("creates container {} of {}", spec.name, spec.pod)),
-        Op::StartContainer(id) => Some(format!("starts {id}")),
-        Op::StopContainer { id, .. } => Some(format!("stops {id}")),
-        Op::GiveCpus { id, cpus } => Some(format!("lets {id} run on {cpus}")),
-        Op::UpdateContainer { id, limits } => {
-            Some(format!("gives {id} a quota of {} and {} bytes", limits.cpu_quota_us, limits.memory_limit_bytes))
-        }
-        Op::TearDownVolume { uid, path, .. } => Some(format!("unmounts {path} of {uid}")),
-        Op::StageVolume(s, _) => Some(format!("mounts {} for the node", s.id)),
-        Op::UnstageVolume(s) => Some(format!("unmounts {} from the node", s.id)),
-        Op::ExpandVolume(e) => Some(format!("lets the file system at {} grow", e.path)),
-        Op::RemovePod { uid, .. } => Some(format!("removes the directories of {uid}")),
-        Op::SaveRecord { name, .. } => Some(format!("keeps the record {name}")),
-        Op::DropRecord(name) => Some(format!("drops the record {name}")),
-        Op::Allocate { resource, ids, .. } => Some(format!("allocates {resource} {ids:?}")),
-        Op::LetGoDown => Some("holds the machine up no more".to_owned()),
-        _ => None,
     }
 }
 

@@ -64,6 +64,10 @@ pub(crate) struct Plugins {
     pub(super) whims: Rng,
     /// What has followed of calls.
     pub(super) due: Vec<Follow>,
+    /// The chance of answers to who tells of starts; none where the simulator's own plugins need not be told.
+    pub(super) starts: Option<Rng>,
+    /// Of how many starts with a device its plugin was told, and has answered well, that have not come yet; by `resource/id`.
+    pub(super) told: BTreeMap<String, u32>,
 }
 
 /// Devices on these NUMA nodes in turn.
@@ -131,6 +135,8 @@ impl Plugins {
             fell_short: false,
             whims,
             due: Vec::new(),
+            starts: None,
+            told: BTreeMap::new(),
         }
     }
 
@@ -197,6 +203,7 @@ impl Plugins {
         let epoch = self.epoch;
         plugin.connected = Some((life, epoch));
         plugin.options.preferred_allocation = prefers && plugin.handler.is_none();
+        plugin.options.pre_start_required = self.starts.is_some() && plugin.handler.is_none();
         let up = In::PluginUp { resource: resource.to_owned(), epoch, options: plugin.options };
         let devices = In::PluginDevices { resource: resource.to_owned(), epoch, devices: plugin.listed.clone() };
         let first = between(rng, Duration::from_millis(1), Duration::from_millis(50));

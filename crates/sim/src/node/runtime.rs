@@ -17,6 +17,7 @@ use carrack_kubelet::runtime::{
 use carrack_kubelet::{Op, OpError, Outcome, Reply};
 use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
 
+use super::copying::{Work, work_of};
 use super::plugins::DEVICE_DIR;
 use crate::chance::below;
 use crate::counted::Counted;
@@ -82,6 +83,8 @@ pub(crate) struct Life {
     has_passed: bool,
     /// The file that it writes when it ends well, and what it writes there.
     writes: Option<(String, String)>,
+    /// What it does, where it copies disks.
+    copies: Option<Work>,
 }
 
 impl Life {
@@ -232,6 +235,7 @@ impl Runtime {
             is_stopped: false,
             has_passed: false,
             writes: crate::env_files::written_by(spec),
+            copies: work_of(&spec.args, &spec.mounts),
             stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
             record: ContainerRecord {
                 id: id.clone(),
@@ -487,6 +491,11 @@ impl Runtime {
         self.containers.get(id)?.writes.as_ref()
     }
 
+    /// What a container does, where it copies disks.
+    pub(super) fn copies(&self, id: &str) -> Option<&Work> {
+        self.containers.get(id)?.copies.as_ref()
+    }
+
     /// The newest container of a pod, if it ended since its kubelet stopped it.
     pub(crate) fn stopped_last(&self, uid: &str) -> Option<&str> {
         let of_pod = self.containers.values().filter(|c| &*c.record.pod.uid == uid);
@@ -568,6 +577,7 @@ mod tests {
             is_stopped: false,
             has_passed: false,
             writes: None,
+            copies: None,
         }
     }
 

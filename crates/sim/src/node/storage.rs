@@ -15,6 +15,16 @@ use crate::invariants::Breach;
 use crate::observer::{Observer, text, uid};
 use crate::role::node_name;
 
+/// How the driver takes a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Mood {
+    #[default]
+    Honest,
+    /// What it makes is smaller than it was asked for.
+    Lies,
+    Away,
+}
+
 /// The driver's volumes, which outlive everything but their deletion.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
@@ -30,6 +40,8 @@ pub(crate) struct Storage {
     grows_at_rest: bool,
     /// A planted bug: a volume is deleted before another one is made.
     pub makes_room: bool,
+    /// How it takes the next call.
+    pub(super) mood: Mood,
     pending: BTreeMap<u64, (u32, Out, Fate)>,
     next: u64,
 }
@@ -159,6 +171,7 @@ impl Storage {
         let failed = |message: &str| Err(CallError { no_room: false, message: message.to_owned() });
         let outcome = match fate {
             _ if self.is_busy(number, life, &call) => failed("the driver is busy with this snapshot"),
+            _ if self.mood == Mood::Away => failed("connecting to the driver: connection refused"),
             Fate::FailsBefore => failed("the driver hiccups"),
             Fate::Works | Fate::FailsAfter => self.make(&call, node, observer, breaches),
         };
@@ -177,7 +190,8 @@ impl Storage {
                 if let Some(other) = other.filter(|_| self.makes_room) {
                     self.delete(&other, observer, breaches);
                 }
-                let bytes = *self.volumes.entry(v.name.clone()).or_insert(v.bytes);
+                let made = if self.mood == Mood::Lies { v.bytes / 2 } else { v.bytes };
+                let bytes = *self.volumes.entry(v.name.clone()).or_insert(made);
                 self.contents.make(v, observer);
                 traces(node, self, observer, breaches);
                 Ok(Answer::Created {

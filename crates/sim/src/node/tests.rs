@@ -153,7 +153,7 @@ fn a_node_goes_on_as_another_seed_has_it() {
     let draws = |seed| {
         let mut node = Node::new(1, Time::default(), Rng::new(0), NodeFaults::none(), Rack::default());
         node.reseed(Rng::new(seed), NodeFaults::none());
-        [node.rng.u64(), node.side.u64(), node.tearing.u64(), node.losing.u64()]
+        [node.rng.u64(), node.side.u64(), node.tearing.u64(), node.losing.u64(), node.lying.u64()]
     };
     let (one, other) = (draws(1), draws(2));
     assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");

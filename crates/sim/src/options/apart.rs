@@ -7,6 +7,13 @@ use carrack_engine::Rng;
 use super::Options;
 use crate::chance::between;
 use crate::intervals::Intervals;
+use crate::plants::Bug;
+
+/// For how long there may be trouble at the most with clocks that are set, where there are clones. A snapshot that says nothing of it
+/// has five minutes, from when an API server says that it was made until a controller's own clock says that they are over, and fails
+/// then, as KubeVirt's does. That a clone succeeds, whatever goes wrong, holds only for what takes less than that by all clocks: so
+/// these are apart by less in such runs, too ([`crate::world`]).
+const CLONES_HAVE_TIME: Duration = Duration::from_secs(120);
 
 /// A mean time, spread evenly over these seconds, with which something happens in one of so many seeds.
 fn mean(root: &Rng, name: &str, one_in: u64, (least_s, most_s): (u64, u64)) -> Option<Duration> {
@@ -20,12 +27,33 @@ pub(super) fn plugin_whims_one_in(root: &Rng, options: &Options) -> u64 {
     if has_moods { 2 + root.fork("whims").below(8) } else { 0 }
 }
 
+/// Whether device plugins are to be told before a container starts: in a quarter of seeds. Beside other planted bugs they are not.
+pub(super) fn pre_starts(root: &Rng, options: &Options) -> bool {
+    match options.plant.map(|plant| plant.bug) {
+        Some(bug) => bug == Bug::PreStartsIgnored,
+        None => options.faults && root.fork("plugins that are told").one_in(4),
+    }
+}
+
+/// How often CSI drivers say that they have done what they have not: in some runs, and beside no other planted bug than those
+/// of lies.
+pub(super) fn lies_one_in(root: &Rng, options: &Options) -> u64 {
+    let mut own = root.fork("lying drivers");
+    match options.plant.map(|plant| plant.bug) {
+        Some(Bug::BelievedDrivers | Bug::SmallVolumes) => 2,
+        None if options.faults && own.one_in(4) => 3 + own.below(8),
+        _ => 0,
+    }
+}
+
 impl Intervals {
     /// The same with what is drawn apart, where no bug is planted.
     pub(super) fn with_those_apart(self, root: &Rng, options: &Options) -> Self {
         if !options.faults || options.plant.is_some() {
             return self;
         }
+        // What is cloned has so long that clocks which are a minute apart do not end it.
+        let has_time = !options.clones || options.safety <= CLONES_HAVE_TIME;
         let of_machines =
             |name: &str, one_in: u64, s: (u64, u64)| mean(root, name, one_in, s).filter(|_| options.machines);
         Self {
@@ -34,12 +62,13 @@ impl Intervals {
             chatter: of_machines("chatter", 4, (15, 60)),
             half_cut: mean(root, "half cuts", 4, (10, 60)),
             stall: mean(root, "stalls", 4, (30, 120)),
-            // A snapshot has until a time of day, and controllers of machines fail it by their own clocks, as KubeVirt's do.
-            clock: mean(root, "clocks", 4, (10, 60)).filter(|_| !options.clones),
-            server_clock: mean(root, "clocks of servers", 4, (10, 60)).filter(|_| !options.clones),
+            clock: mean(root, "clocks", 4, (10, 60)).filter(|_| has_time),
+            server_clock: mean(root, "clocks of servers", 4, (10, 60)).filter(|_| has_time),
             moods: mean(root, "moods", 4, (5, 30)),
             full_disk: mean(root, "full disks", 4, (20, 90)),
             full_store: mean(root, "full store", 4, (20, 90)),
+            runtime_away: mean(root, "absent runtimes", 4, (20, 90)),
+            driver_away: mean(root, "absent drivers", 4, (10, 60)),
             ..self
         }
     }
@@ -50,14 +79,27 @@ mod tests {
     use super::*;
 
     /// In how many of so many seeds each is on.
-    fn count(options: &Options) -> [usize; 8] {
-        let mut counts = [0; 8];
+    fn count(options: &Options) -> [usize; 11] {
+        let mut counts = [0; 11];
         for seed in 0..400 {
             let drawn = Intervals::default().with_those_apart(&Rng::new(seed), options);
-            let Intervals { half_cut, stall, clock, server_clock, moods, full_disk, full_store, .. } = drawn;
+            let Intervals {
+                half_cut,
+                stall,
+                clock,
+                server_clock,
+                moods,
+                full_disk,
+                full_store,
+                runtime_away,
+                driver_away,
+                ..
+            } = drawn;
             let has_whims = plugin_whims_one_in(&Rng::new(seed), options) > 0;
+            let lies = lies_one_in(&Rng::new(seed), options) > 0;
             let on = [half_cut, stall, clock, moods, full_disk, full_store].map(|mean| mean.is_some());
-            for (count, on) in counts.iter_mut().zip(on.into_iter().chain([has_whims, server_clock.is_some()])) {
+            let others = [has_whims, server_clock.is_some(), runtime_away.is_some(), driver_away.is_some(), lies];
+            for (count, on) in counts.iter_mut().zip(on.into_iter().chain(others)) {
                 *count += usize::from(on);
             }
         }
@@ -65,14 +107,26 @@ mod tests {
     }
 
     #[test]
+    fn plugins_are_told_in_a_quarter_of_seeds() {
+        let told = |options: &Options| (0..400).filter(|seed| pre_starts(&Rng::new(*seed), options)).count();
+        assert!((70..130).contains(&told(&Options::default())));
+        assert_eq!(told(&Options { faults: false, ..Options::default() }), 0);
+        for (name, expected) in [("ill-devices-given", 0), ("pre-starts-ignored", 400)] {
+            let plant = crate::plants::find(name);
+            assert_eq!(told(&Options { plant, ..Options::default() }), expected, "{name}");
+        }
+    }
+
+    #[test]
     fn each_is_on_in_a_quarter_of_seeds() {
         let usual = Options::default();
         assert!(count(&usual).iter().all(|count| (70..130).contains(count)), "{:?}", count(&usual));
-        assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 8]);
-        assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 8]);
+        assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 11]);
+        assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 11]);
         let of_clones = count(&Options { clones: true, ..Options::default() });
-        assert!(of_clones[0] > 0 && of_clones[1] > 0 && of_clones[2] == 0, "{of_clones:?}");
         assert_eq!(of_clones[3], of_clones[6], "moods, and whims with them");
-        assert_eq!(of_clones[7], 0, "clocks of servers");
+        assert_eq!(of_clones, count(&usual), "clocks with all else");
+        let long = count(&Options { clones: true, safety: CLONES_HAVE_TIME * 2, ..Options::default() });
+        assert!(long[0] > 0 && long[1] > 0 && [long[2], long[7]] == [0, 0], "{long:?}");
     }
 }

@@ -40,12 +40,16 @@ pub(crate) struct NodeFaults {
     pub plugin_late_one_in: u64,
     /// One in so many answers of a device plugin is late, and one in so many is not as it should be.
     pub plugin_whims_one_in: u64,
+    /// Device plugins of the simulator's own are to be told before a container starts.
+    pub pre_starts: bool,
     /// One in so many file systems takes seconds to grow.
     pub grows_slowly_one_in: u64,
     /// One in so many losses of power tears what the disk had of the device checkpoint.
     pub tears_one_in: u64,
     /// One in so many losses of power takes what was last written of the records of pods and of volumes.
     pub loses_one_in: u64,
+    /// One in so many times a CSI driver says that it has done what it has not.
+    pub lies_one_in: u64,
 }
 
 impl NodeFaults {
@@ -55,9 +59,11 @@ impl NodeFaults {
             fail_one_in: 0,
             plugin_late_one_in: 0,
             plugin_whims_one_in: 0,
+            pre_starts: false,
             grows_slowly_one_in: 0,
             tears_one_in: 0,
             loses_one_in: 0,
+            lies_one_in: 0,
         }
     }
 }
@@ -69,7 +75,7 @@ pub(crate) struct OtherFaults {
     pub tokens: bool,
     /// Calls between schedulers and the extender of GPUs are lost, late, or come twice.
     pub gpu_calls: bool,
-    /// Copies of disks hang or fail, on a node that only pretends.
+    /// Copies of disks hang or fail.
     pub copies: bool,
     /// Calls to guests' handlers, of meters and of metrics fail.
     pub calls: bool,

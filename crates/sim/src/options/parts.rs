@@ -61,6 +61,7 @@ pub const PARTS: &[Part] = &[
     part(crate::imports::PART, "machines have disks that somebody fills who is late, fails and lies"),
     part(crate::heritage::PART, "machines leave their instance behind"),
     part(crate::backups::PART, "machines are snapshotted while they run, cloned and restored"),
+    part(crate::backups::COPIED, "the same, with disks that storage takes no snapshots of, and that are copied"),
     part("gpus", "pods share GPUs"),
     part("definitions", "kinds go with their definition"),
     part("deployments", "Deployments are rolled, scaled and paused"),

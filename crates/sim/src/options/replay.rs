@@ -30,6 +30,7 @@ impl Options {
             ("--small", self.small),
             ("--no-machines", !self.machines),
             ("--no-faults", !self.faults),
+            ("--compare", self.compares),
         ] {
             words.extend(set.then(|| flag.to_owned()));
         }

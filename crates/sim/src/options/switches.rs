@@ -7,6 +7,7 @@ use std::time::Duration;
 use carrack_engine::Rng;
 
 use super::{Options, Swarm};
+use crate::plants::Bug;
 
 /// Something that the seed may have chosen, and that a run can do without.
 #[derive(Debug)]
@@ -21,6 +22,9 @@ pub struct Switch {
 const fn switch(name: &'static str, sentence: &'static str, off: fn(&mut Swarm)) -> Switch {
     Switch { name, sentence, off }
 }
+
+/// The first of those who take part: before it in the list stands what goes wrong.
+const FIRST_OF_CAST: &str = "meddler";
 
 /// All of them. A small run begins with a cluster that is there already: who takes part in it cannot be left out there.
 pub const SWITCHES: &[Switch] = &[
@@ -49,8 +53,18 @@ pub const SWITCHES: &[Switch] = &[
         swarm.intervals.moods = None;
         swarm.node.plugin_whims_one_in = 0;
     }),
+    switch("pre-starts", "device plugins are told before a container starts, and may fail then", |swarm| {
+        swarm.node.pre_starts = false;
+    }),
     switch("full-disks", "nodes' disks are full for a while", |swarm| swarm.intervals.full_disk = None),
     switch("full-store", "the store of the API servers is full for a while", |swarm| swarm.intervals.full_store = None),
+    switch("absent-runtimes", "nodes' container runtimes are away for a while, or hang", |swarm| {
+        swarm.intervals.runtime_away = None;
+    }),
+    switch("absent-drivers", "nodes' CSI drivers are away for a while", |swarm| swarm.intervals.driver_away = None),
+    switch("lying-drivers", "CSI drivers say that they have done what they have not", |swarm| {
+        swarm.node.lies_one_in = 0;
+    }),
     switch("container-exits", "containers end", |swarm| swarm.intervals.container_exit = None),
     switch("guest-ends", "guests shut down, panic or lose their monitor", |swarm| swarm.intervals.guest = None),
     switch("chatter", "a guest's agent comes and goes", |swarm| swarm.intervals.chatter = None),
@@ -95,6 +109,9 @@ pub const SWITCHES: &[Switch] = &[
     switch("wrong-webhook", "the webhook's answers are wrong", |swarm| swarm.webhook_wrong_one_in = 0),
     switch("meddler", "somebody says what only components may say", |swarm| swarm.meddles = false),
     switch("onlooker", "somebody who may only read tries to write", |swarm| swarm.looked_on = false),
+    switch("reader", "somebody reads what was just made, and watches without a list before", |swarm| {
+        swarm.reads = false
+    }),
     switch("gpu-outsiders", "pods with GPUs come past the scheduler", |swarm| swarm.gpu_outsiders = false),
     switch("forgetful-servers", "API servers do not keep all of a pod's status", |swarm| swarm.forgetful = false),
     switch("webhook", "a webhook is asked about pods", |swarm| swarm.webhook = false),
@@ -122,6 +139,20 @@ pub const SWITCHES: &[Switch] = &[
     switch("kept-memory", "kubelets keep memory of NUMA nodes for containers", |swarm| swarm.keeps_memory = false),
     switch("bounded-pulls", "kubelets pull few images at a time", |swarm| swarm.parallel_pulls = None),
 ];
+
+impl Options {
+    /// Whether the end is held against that of the same run without trouble.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.compares || self.plant.is_some_and(|plant| plant.bug == Bug::AmountsForgotten)
+    }
+
+    /// The same with the same people and the same work, where nothing goes wrong.
+    pub(crate) fn without_trouble(&self) -> Self {
+        let faults = SWITCHES.iter().map(|switch| switch.name).take_while(|name| *name != FIRST_OF_CAST);
+        let without = self.without.iter().copied().chain(faults).collect();
+        Self { without, compares: false, keep_trace: false, draw: false, ..self.clone() }
+    }
+}
 
 impl Swarm {
     /// What the seed chooses, but for what is left out.
@@ -167,6 +198,22 @@ mod tests {
             assert!(names.insert(switch.name), "{} is there twice", switch.name);
             assert!(!switch.name.contains([' ', ',']), "{} cannot be typed", switch.name);
             assert_ne!(texts(drawn(&[switch.name])), all, "{} turns nothing off", switch.name);
+        }
+    }
+
+    #[test]
+    fn nothing_goes_wrong_without_trouble_and_all_take_part() {
+        let usual = Options { without: vec!["zones"], compares: true, ..Options::default() };
+        let calm = usual.without_trouble();
+        assert!(calm.without.len() > 40 && calm.without.contains(&"zones") && !calm.compares, "{:?}", calm.without);
+        let is_left = |name: &str| SWITCHES.iter().any(|switch| switch.name == name) && !calm.without.contains(&name);
+        for name in ["meddler", "webhook", "more-servers", "elections", "bounded-pulls"] {
+            assert!(is_left(name), "{name} is left out");
+        }
+        for root in (1..=40).map(Rng::new) {
+            let Swarm { intervals, crash_one_in_effects, skew, .. } = Swarm::draw(&root, &calm.of_seed(&root));
+            assert_eq!(format!("{intervals:?}"), format!("{:?}", Intervals::default()));
+            assert!(crash_one_in_effects == 0 && skew.is_zero());
         }
     }
 

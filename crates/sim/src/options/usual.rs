@@ -28,6 +28,7 @@ impl Default for Options {
             without: Vec::new(),
             kept_parts: None,
             heal_after: None,
+            compares: false,
         }
     }
 }

@@ -47,10 +47,12 @@ impl Bug {
             Self::UnreadPodsHold => Planted::UnreadPodsHold,
             Self::UnreadVolumesHold => Planted::UnreadVolumesHold,
             Self::IllDevicesGiven => Planted::IllDevicesGiven,
+            Self::PreStartsIgnored => Planted::PreStartsIgnored,
             Self::UnwrittenCounts => Planted::UnwrittenCounts,
             Self::UnmountsWhenTold => Planted::UnmountsWhenTold,
             Self::PullsAtOnce => Planted::PullsAtOnce,
             Self::FailedPullsHold => Planted::FailedPullsHold,
+            Self::SilenceIsWell => Planted::SilenceIsWell,
             _ => return None,
         })
     }
@@ -232,6 +234,10 @@ impl Bug {
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
         matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore) || self.is_of_gpu_outsiders()
+    }
+    /// Whether it shows in what somebody reads who has no cache, and in nothing else.
+    pub(crate) fn is_of_reads(self) -> bool {
+        matches!(self, Self::NewIsAbsent | Self::BeginningsCut)
     }
     /// Whether it shows in pods with GPUs that come past the scheduler, and in nothing else.
     pub(crate) fn is_of_gpu_outsiders(self) -> bool {

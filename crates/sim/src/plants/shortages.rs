@@ -12,6 +12,13 @@ pub(super) const OF_SHORTAGES: &[Plant] = &[
         bug: Bug::IllDevicesGiven,
     },
     Plant {
+        name: "pre-starts-ignored",
+        what: "a container starts whatever its device plugin has answered when it was told of it",
+        found_by: crate::node::TOLD,
+        also: &[],
+        bug: Bug::PreStartsIgnored,
+    },
+    Plant {
         name: "full-disk-forgets",
         what: "a device checkpoint that could not be written counts as written",
         found_by: crate::node::NOTED,

@@ -159,10 +159,11 @@ const SLICES: [Slice; 13] = [
 ];
 
 /// Parts of the work that are done beside others alone, each where one of these may be.
-const BESIDE: [(&str, &str); 9] = [
+const BESIDE: [(&str, &str); 10] = [
     ("machines", crate::fickle::PART),
     ("machines", crate::imports::PART),
     ("machines", crate::backups::PART),
+    ("machines", crate::backups::COPIED),
     ("machines", crate::drains::PART),
     ("pods", crate::drains::PART),
     ("settings", crate::drains::PART),
@@ -188,7 +189,7 @@ impl Slice {
         match role {
             Role::Replicas => any(&["parents"]),
             Role::Attacher | Role::StandbyAttacher => any(&["pods", "claims", "steady"]),
-            // Machines that are backed up are there beside others.
+            // Machines that are backed up are there beside others, whether storage takes their disks or they are copied.
             Role::LocalStorage(_) => any(&["growth", "tenants", "keepers", "machines"]),
             _ => true,
         }
@@ -258,6 +259,7 @@ impl Base {
             standby_attacher: elect,
             nodes: nodes.max(least),
             forgetful: false,
+            reads: false,
             ..drawn
         };
         swarm.heal();
@@ -295,7 +297,9 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
     let mut rng = root.fork("small swarm");
     let timeout = [2, 5, 30][usize::try_from(rng.below(3)).unwrap_or(0)];
     let leisure = [4, 20, 40][usize::try_from(rng.below(3)).unwrap_or(0)];
-    let mut swarm = Swarm { longest: LONGEST, leisure, flood: 30, ..drawn };
+    // Beside no planted bug but those that he meets.
+    let reads = drawn.reads && options.plant.is_none_or(|plant| plant.bug.is_of_reads());
+    let mut swarm = Swarm { longest: LONGEST, leisure, flood: 30, reads, ..drawn };
     let net = &mut swarm.net;
     *net = NetFaults {
         timeout: Duration::from_secs(timeout),

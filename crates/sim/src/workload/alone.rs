@@ -22,7 +22,13 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         }
         Bug::StateOfInstances => crate::keepers::acts(&mut rng.fork("keepers"), safety, true, &mut acts),
         Bug::RerunsAlways => crate::reruns::acts(&mut rng.fork("reruns"), safety, &mut acts),
-        Bug::ToldAtOnce | Bug::IllDevicesGiven | Bug::UnwrittenCounts | Bug::RefusedCounts => {
+        Bug::ToldAtOnce
+        | Bug::IllDevicesGiven
+        | Bug::PreStartsIgnored
+        | Bug::UnwrittenCounts
+        | Bug::RefusedCounts
+        | Bug::SilenceIsWell
+        | Bug::RegistersOnce => {
             pods(&mut rng.fork("pods"), safety, &mut acts);
         }
         Bug::CordonsUnheard => crate::drains::comers(&mut rng.fork("comers"), safety, &mut acts),
@@ -50,6 +56,10 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
         bug if bug.is_of_backups() => {
             crate::backups::acts(&mut rng.fork(crate::backups::PART), safety, &mut acts);
+        }
+        // Claims of which each life of a pod makes something new.
+        Bug::BelievedDrivers | Bug::SmallVolumes => {
+            crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts);
         }
         bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
         bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),

@@ -8,6 +8,7 @@ use carrack_engine::Time;
 use super::{Happening, STAYS, STAYS_SMALL, World};
 use crate::hosted::Hosted;
 use crate::invariants::Breach;
+use crate::node::Node;
 use crate::role::{Role, node_name};
 use crate::trace::Weight;
 use crate::workload::User;
@@ -44,6 +45,7 @@ impl World {
             }
         }
         crate::growth::told(&changes, &self.observer, &self.nodes, &mut self.breaches);
+        self.sizes.changed(&changes, &mut self.breaches);
         crate::critical::changed(&changes, &self.observer, &mut self.breaches);
         crate::reimaged::changed(&changes, &self.nodes, &mut self.breaches);
         crate::probed::changed(&changes, &self.nodes, &mut self.breaches);
@@ -87,6 +89,7 @@ impl World {
         if self.options.copies {
             self.check_room(&changes);
         }
+        self.end_forced_copies(&changes);
         // A late writer is a second guest as well; what let it in is said first.
         self.breaches.extend(self.writers.breaches());
         self.checker.nodes(&self.nodes, &self.observer, &mut self.breaches);
@@ -164,6 +167,12 @@ impl World {
         self.growth.look(now, &self.observer, &self.nodes, &mut self.breaches);
         self.resizes.look(now, &self.observer, &self.nodes, &mut self.breaches);
         self.settings.look(now, &self.observer, &self.nodes, &mut self.breaches);
+        let has_kubelet = |node: &&Node| {
+            let kubelet = self.processes.get(&Role::Kubelet(node.number));
+            node.up && kubelet.is_some_and(|p| p.hosted.is_some() && !p.hang.hangs(now))
+        };
+        let nodes = self.nodes.values().filter(has_kubelet);
+        self.registered.look(now, nodes, &self.observer, &mut self.breaches);
         crate::tokens::look(now, calm, &self.observer, &self.nodes, &mut self.breaches);
         let none = BTreeMap::new();
         let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
@@ -212,6 +221,7 @@ impl World {
             .or_else(|| self.settings.lack())
             .or_else(|| self.growth.lack())
             .or_else(|| self.resizes.lack())
+            .or_else(|| self.registered.lack())
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.nominations.lack())
             .or_else(|| crate::heritage::lack(&self.observer).filter(|_| self.options.machines))

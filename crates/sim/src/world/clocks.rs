@@ -25,6 +25,10 @@ const STEP: (Duration, Duration, Duration) =
 /// How far an API server's clock is off at the most.
 const OF_SERVERS: Duration = Duration::from_secs(120);
 
+/// How far clocks are off at the most where there are clones, whose snapshots have five minutes by the time of day: those of
+/// machines, of which one that is further off than [`ASTRAY`] makes a process begin anew, and those of API servers.
+const WITH_CLONES: (Duration, Duration) = (Duration::from_secs(40), Duration::from_secs(15));
+
 /// Whether a process is one of Carrack's that goes by the time of day. Those which stand for others' are on time.
 fn has_clock(role: Role) -> bool {
     matches!(
@@ -36,6 +40,7 @@ fn has_clock(role: Role) -> bool {
             | Role::Standby
             | Role::VirtController
             | Role::StandbyVirt
+            | Role::Cloner
             | Role::Attacher
             | Role::StandbyAttacher
             | Role::Kubelet(_)
@@ -63,11 +68,17 @@ fn stepped(ahead_ns: i64, step: Duration, forward: bool, most: Duration) -> i64 
 }
 
 impl World {
+    /// How far clocks of machines and of API servers are off at the most.
+    fn clocks_are_within(&self) -> (Duration, Duration) {
+        if self.options.clones { WITH_CLONES } else { (STEP.2, OF_SERVERS) }
+    }
+
     /// The clock of some machine is set.
     pub(super) fn set_a_clock(&mut self) {
         let roles: Vec<Role> = self.processes.keys().copied().filter(|role| has_clock(*role)).collect();
+        let (within, _) = self.clocks_are_within();
         let Some(rng) = self.faults.get_mut(&Fault::Clock) else { return };
-        let most = if rng.one_in(2) { STEP.1 } else { STEP.2 };
+        let most = if rng.one_in(2) { STEP.1 } else { within };
         let (step, forward) = (between(rng, STEP.0, most), rng.one_in(2));
         if let Some(role) = pick(rng, &roles) {
             self.set_clock(role, step, forward);
@@ -76,11 +87,11 @@ impl World {
 
     /// The clock of some API server's machine is set.
     pub(super) fn set_a_servers_clock(&mut self) {
-        let count = self.server.count();
+        let (count, (_, within)) = (self.server.count(), self.clocks_are_within());
         let Some(rng) = self.faults.get_mut(&Fault::ServerClock) else { return };
         let server = usize::try_from(rng.below(count as u64)).unwrap_or(0);
-        let (step, forward) = (between(rng, STEP.0, OF_SERVERS), rng.one_in(2));
-        let ahead_ns = stepped(self.server.ahead_ns(server), step, forward, OF_SERVERS);
+        let (step, forward) = (between(rng, STEP.0, within), rng.one_in(2));
+        let ahead_ns = stepped(self.server.ahead_ns(server), step, forward, within);
         self.server.set_clock(server, ahead_ns);
         let (ms, which) = (ahead_ns.unsigned_abs() / 1_000_000, if ahead_ns < 0 { "behind" } else { "ahead" });
         self.mark(format_args!("the clock of apiserver {server} is set: it is {ms} ms {which}"));
@@ -89,7 +100,8 @@ impl World {
     /// The clock of a process' machine is set.
     fn set_clock(&mut self, role: Role, step: Duration, forward: bool) {
         let Some(old) = self.processes.get(&role).map(|process| process.machine_ns) else { return };
-        let by_ns = stepped(old, step, forward, STEP.2) - old;
+        let (within, _) = self.clocks_are_within();
+        let by_ns = stepped(old, step, forward, within) - old;
         let (ms, where_to) = (by_ns.unsigned_abs() / 1_000_000, if by_ns < 0 { "back" } else { "ahead" });
         self.mark(format_args!("the clock of the machine of {role} is set {ms} ms {where_to}"));
         for (beside, process) in self.processes.iter_mut().filter(|(beside, _)| are_beside(role, **beside)) {
@@ -114,7 +126,7 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use carrack_engine::{ApiRequest, Time};
+    use carrack_engine::{ApiRequest, Rng, Time};
     use carrack_types::resource::Kind as _;
     use k8s_openapi::api::core::v1::ConfigMap;
 
@@ -138,6 +150,24 @@ mod tests {
             let to = stepped(ahead_s * 1_000_000_000, step, forward, STEP.2);
             assert_eq!(to, expected_s * 1_000_000_000, "{ahead_s} s, {step:?}, {forward}");
         }
+    }
+
+    /// However often clocks are set they stay within their bounds, and come near them. With clones these are wide enough that
+    /// processes begin anew, and narrow enough that nothing which is taken in two minutes of trouble and one more is too late.
+    #[test]
+    fn clocks_are_bounded_and_leave_time_to_clones() {
+        let mut rng = Rng::new(1);
+        for most in [STEP.2, OF_SERVERS, WITH_CLONES.0, WITH_CLONES.1] {
+            let (mut ahead_ns, mut furthest) = (0, Duration::ZERO);
+            for _ in 0..1000 {
+                let (step, forward) = (between(&mut rng, STEP.0, most), rng.one_in(2));
+                ahead_ns = stepped(ahead_ns, step, forward, most);
+                furthest = furthest.max(Duration::from_nanos(ahead_ns.unsigned_abs()));
+            }
+            assert!((most / 2..=most).contains(&furthest), "{furthest:?} of {most:?}");
+        }
+        assert!(WITH_CLONES.0 > ASTRAY);
+        assert!(Duration::from_secs(120 + 60) + WITH_CLONES.0 + WITH_CLONES.1 < Duration::from_secs(300));
     }
 
     /// What a server stamps is of its own clock, from the moment on at which that is set.

@@ -64,6 +64,21 @@ impl World {
         debris.or_else(|| crate::clones::machines_lack(&self.observer, &self.room).filter(|_| self.options.copies))
     }
 
+    /// Whoever deletes a pod by force has made sure that nothing of it runs: nothing of one that copies disks, either.
+    pub(super) fn end_forced_copies(&mut self, changes: &[crate::observer::Change]) {
+        let now = self.queue.now();
+        for change in changes.iter().filter(|change| change.resource == "pod" && change.after.is_none()) {
+            let id = uid(change.object());
+            if !self.checker.forced.contains(id) {
+                continue;
+            }
+            for number in self.nodes.keys().copied().collect::<Vec<_>>() {
+                let follow = self.nodes.get_mut(&number).map(|node| node.ends_copies_of(now, id)).unwrap_or_default();
+                self.follow(number, follow);
+            }
+        }
+    }
+
     /// What happens on the node of machines that are copied.
     pub(super) fn check_room(&mut self, changes: &[crate::observer::Change]) {
         for line in self.room.said() {

@@ -56,11 +56,15 @@ impl World {
         node.blind = bug == Some(Bug::BlindHandler);
         node.unmounts_first = bug == Some(Bug::UnmountsFirst);
         node.unread_is_absent = bug == Some(Bug::UnreadFiles);
+        node.believes = bug == Some(Bug::BelievedDrivers);
+        node.registers_once = bug == Some(Bug::RegistersOnce);
         node.keeps_memory = swarm.keeps_memory;
         node.parallel_pulls = swarm.parallel_pulls;
         node.disk.loses_pulls = bug == Some(Bug::UnnotedPulls);
         node.disk.mounts_anew = bug == Some(Bug::MountsAnew);
         node.storage.makes_room = bug == Some(Bug::MakesRoom);
+        node.copies.fails = swarm.others.copies;
+        node.copies.one_by_one = bug == Some(Bug::CopiesOneByOne);
         node.guests.faithless = bug == Some(Bug::BrokenPromise);
         node.guests.heedless = bug == Some(Bug::LateWriter);
         node.guests.hollow = bug == Some(Bug::HollowSuccess);

@@ -18,7 +18,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 23] = [
+pub(super) const FAULTS: [Fault; 25] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -42,6 +42,8 @@ pub(super) const FAULTS: [Fault; 23] = [
     Fault::Mood,
     Fault::FullDisk,
     Fault::FullStore,
+    Fault::RuntimeAway,
+    Fault::DriverAway,
 ];
 
 impl World {
@@ -71,6 +73,8 @@ impl World {
             Fault::Mood => intervals.moods,
             Fault::FullDisk => intervals.full_disk,
             Fault::FullStore => intervals.full_store,
+            Fault::RuntimeAway => intervals.runtime_away,
+            Fault::DriverAway => intervals.driver_away,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -167,6 +171,7 @@ impl World {
             Fault::Clock => self.set_a_clock(),
             Fault::ServerClock => self.set_a_servers_clock(),
             Fault::Mood | Fault::FullDisk | Fault::FullStore => self.falls_short(fault),
+            Fault::RuntimeAway | Fault::DriverAway => self.goes_away(fault),
             Fault::Flood => {
                 let count = self.swarm.flood / 6 + rng.below(self.swarm.flood * 5 / 6);
                 let length = between(rng, Duration::from_millis(10), Duration::from_millis(500));

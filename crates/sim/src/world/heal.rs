@@ -4,6 +4,7 @@ use carrack_engine::Time;
 
 use super::{Happening, World};
 use crate::hosted::Hosted;
+use crate::node::Node;
 use crate::options::OtherFaults;
 use crate::role::Role;
 
@@ -23,6 +24,7 @@ impl World {
         self.flex.heal();
         self.issuer.heal();
         self.room.heal();
+        self.rack.is_honest();
         self.set_server();
         for node in self.nodes.values_mut() {
             node.faults = self.swarm.node;
@@ -35,6 +37,10 @@ impl World {
             let follow = self.nodes.get_mut(&number).map(|node| node.stays(life)).unwrap_or_default();
             self.follow(number, follow);
             let follow = self.nodes.get_mut(&number).map(|node| node.plugins.heal(now)).unwrap_or_default();
+            self.follow(number, follow);
+            let follow = self.nodes.get_mut(&number).map(Node::heals_copies).unwrap_or_default();
+            self.follow(number, follow);
+            let follow = self.nodes.get_mut(&number).map(|node| node.all_return(now, life)).unwrap_or_default();
             self.follow(number, follow);
         }
         for number in self.vanished.clone() {

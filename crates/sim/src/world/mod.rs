@@ -6,6 +6,7 @@
 //!                           observer: what was committed ─▶ invariants ─▶ the run fails here
 //! ```
 
+mod absences;
 mod calls;
 mod checks;
 mod clocks;
@@ -18,8 +19,10 @@ mod heal;
 mod meddling;
 mod nodes;
 mod outcome;
+mod panics;
 mod planted;
 mod requests;
+mod runs;
 mod scheduling;
 mod shortages;
 mod small;
@@ -37,7 +40,7 @@ use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
 use crate::blind::Blind;
-use crate::clones::{Clones, Counts, Fate, Room};
+use crate::clones::{Clones, Fate, Room};
 use crate::hang::{Arrival, Hang, Next};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
 use crate::invariants::{Breach, Checker, holdings};
@@ -50,12 +53,15 @@ use crate::picture::Picture;
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{self, Asked, ConnId, FlightId, Servers};
-use crate::small::{Base, Slice};
+use crate::small::Slice;
 use crate::trace::{Trace, Weight};
 use crate::webhook::Webhook;
 use crate::workload::User;
 use crate::writers::Writers;
 pub use outcome::{Failure, Outcome};
+pub(crate) use panics::NAME as PANICS;
+pub(crate) use runs::NAME as ENDS;
+pub use runs::run;
 pub(crate) use shortages::ANSWERED;
 pub(crate) use small::Born;
 
@@ -178,6 +184,8 @@ enum Fault {
     Mood,
     FullDisk,
     FullStore,
+    RuntimeAway,
+    DriverAway,
 }
 
 struct Process {
@@ -239,6 +247,7 @@ struct World {
     paces: crate::paces::Paces,
     meddler: crate::meddler::Meddler,
     onlooker: crate::onlooker::Onlooker,
+    reader: crate::reader::Reader,
     /// Who makes pods with GPUs past the scheduler.
     outsiders: crate::gpu::Outsiders,
     reruns: crate::reruns::Reruns,
@@ -250,6 +259,8 @@ struct World {
     nominations: crate::nominations::Nominations,
     heritage: crate::heritage::Heritage,
     fickle: crate::fickle::Fickle,
+    registered: crate::registered::Registered,
+    sizes: crate::sizes::Sizes,
     drains: crate::drains::Drains,
     cordons: crate::cordons::Cordons,
     passing: crate::controllers::Passing,
@@ -287,28 +298,6 @@ struct World {
     slice: Option<&'static Slice>,
     /// When the run's own part began.
     begun: Time,
-}
-
-/// Plays one seed.
-#[must_use]
-pub fn run(seed: u64, options: &Options) -> Outcome {
-    let world = if options.small {
-        Born::new(Base::of(seed), options).map(|born| born.world(seed))
-    } else {
-        World::new(seed, options)
-    };
-    match world {
-        Ok(mut world) => world.play(seed, &options.replay(seed)),
-        Err(why) => {
-            let trace = Trace::new(BEGIN, false);
-            let replay = options.replay(seed);
-            let failure = Failure { invariant: "liveness", message: why, timeline: String::new(), replay };
-            let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
-            let (end, counts) = (BTreeMap::new(), Counts::default());
-            let (failure, picture) = (Some(failure), String::new());
-            Outcome { seed, trace_hash, simulated, steps: 0, failure, trace, picture, end, counts }
-        }
-    }
 }
 
 impl World {
@@ -407,6 +396,7 @@ impl World {
             paces: crate::paces::Paces::default(),
             meddler: crate::meddler::Meddler::new(root.fork("meddler"), swarm.meddles),
             onlooker: crate::onlooker::Onlooker::new(root.fork("onlooker"), swarm.looked_on),
+            reader: crate::reader::Reader::new(root.fork("reader"), swarm.reads),
             outsiders: crate::gpu::Outsiders::new(root.fork("GPU outsiders"), swarm.gpu_outsiders, bug.is_some()),
             reruns: crate::reruns::Reruns::default(),
             settings: crate::settings::Settings::default(),
@@ -417,6 +407,8 @@ impl World {
             nominations: crate::nominations::Nominations::default(),
             heritage: crate::heritage::Heritage::default(),
             fickle: crate::fickle::Fickle::default(),
+            registered: crate::registered::Registered::default(),
+            sizes: crate::sizes::Sizes::default(),
             drains: crate::drains::Drains::default(),
             cordons: crate::cordons::Cordons::default(),
             passing: crate::controllers::Passing::default(),
@@ -460,8 +452,7 @@ impl World {
         while !self.over && self.breaches.is_empty() && steps < MAX_STEPS {
             let Some(happening) = self.queue.pop() else { break };
             steps += 1;
-            self.happen(happening);
-            self.check();
+            self.happens(happening);
         }
         if steps == MAX_STEPS {
             self.breaches.push(Breach::new("liveness", format!("more than {MAX_STEPS} events")));
@@ -478,8 +469,8 @@ impl World {
             true => crate::clones::end(&self.observer),
             false => crate::controllers::end(&self.observer),
         };
-        let (counts, trace) = (self.fate.counts, self.trace.clone());
-        Outcome { seed, trace_hash, simulated, steps, failure, trace, picture, end, counts }
+        let (counts, trace, results) = (self.fate.counts, self.trace.clone(), self.results());
+        Outcome { seed, trace_hash, simulated, steps, failure, trace, picture, end, results, counts }
     }
 
     /// Starts everybody.
@@ -558,6 +549,7 @@ impl World {
             self.faults.insert(fault, self.root.fork(&format!("fault {fault:?}")));
             self.next_fault(fault);
         }
+        self.rack.may_lie(self.root.fork("disks that are late"), self.swarm.node.lies_one_in);
         self.queue.after(self.options.trouble(), Happening::Heal);
         self.queue.after(Duration::from_secs(1), Happening::Look);
     }
@@ -732,6 +724,9 @@ impl World {
             }
         }
         self.turn(role, &format!("life {life}"), Tone::Good, format_args!("{role} starts, life {life}"));
+        if life > 1 {
+            self.starts_anew(role);
+        }
         if let Role::Kubelet(number) = role
             && let Some(node) = self.nodes.get_mut(&number)
         {
@@ -803,6 +798,7 @@ impl World {
             && let Some(node) = self.nodes.get_mut(&number)
         {
             node.plugins.hears(news);
+            node.silence.hears(news);
         }
         let is_answered = matches!(input, Input::Own(OwnIn::Scheduler(_)));
         process.observed += 1;
@@ -835,6 +831,11 @@ impl World {
             holdings(&format!("the books of node{number}'s kubelet"), core.devices().allocations(), &mut self.breaches);
             if let Some(node) = self.nodes.get(&number) {
                 crate::mounts::known(core, node, &self.observer, &mut self.breaches);
+                let requests = effects.iter().filter_map(|effect| match effect {
+                    Effect::Api(_, request) => Some(request),
+                    _ => None,
+                });
+                node.silence.says(number, requests, &mut self.breaches);
             }
         }
         if let Role::VirtHandler(number) = role

@@ -25,6 +25,8 @@ pub struct Outcome {
     pub picture: String,
     /// The state of all workloads in the end, by kind and name, without what chance decides.
     pub end: BTreeMap<String, serde_json::Value>,
+    /// What people have in the end of what they asked for, by kind and name, without what trouble may change of it.
+    pub results: BTreeMap<String, serde_json::Value>,
     /// How much of what could have gone wrong with clones has happened.
     pub counts: Counts,
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use carrack_apiserver::{Response, Status};
 use carrack_engine::{ApiRequest, CallId, DeleteOptions, Effect, Method, WatchItem};
 use carrack_kubelet::Op;
 use carrack_types::resource::Kind as _;
@@ -19,12 +20,16 @@ use crate::hosted::{Hosted, OwnOut};
 use crate::observer::{Change, deleting, key_of, text, uid};
 use crate::plants::Bug;
 use crate::role::{Role, node_name};
-use crate::server::{Asked, FlightId};
+use crate::server::{Asked, ConnId, Flight, FlightId};
 
 /// How soon something is written again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How soon something is said that is otherwise than what was said before.
 const LATER: Duration = Duration::from_secs(1);
+/// An amount of memory that nobody asked for.
+const FORGOTTEN: &str = "191Mi";
+/// One in so many lines of watches is left out.
+const LOST_ONE_IN: u64 = 97;
 
 /// The body of a request, as JSON.
 fn body(request: &ApiRequest) -> Value {
@@ -222,6 +227,7 @@ impl World {
                     }
                 }
             }
+            Some(Bug::PanicsAtWork) if role == Role::Scheduler && !effects.is_empty() => super::panics::planted(),
             Some(Bug::LeaseIsLife) if led && !hosted.is_some_and(Hosted::leads) => {
                 effects.push(Effect::Exit("leader election lost".to_owned()));
             }
@@ -237,6 +243,40 @@ impl World {
                 WatchItem::Event(crate::cordons::unheard(&line))
             }
             item => item,
+        }
+    }
+
+    /// A process starts anew.
+    pub(super) fn starts_anew(&self, role: Role) {
+        if self.bug() != Some(Bug::AmountsForgotten) || role != Role::VirtController {
+            return;
+        }
+        for vm in self.observer.all("vm") {
+            let key = format!("/registry/kubevirt.io/virtualmachines/{}", key_of(vm));
+            let said = text(vm, "/spec/template/spec/domain/memory/guest");
+            if !matches!(said, "" | FORGOTTEN) {
+                let as_memory = |amount: &str| format!("\"guest\":\"{amount}\"");
+                self.server.overwrite(&key, &as_memory(said), &as_memory(FORGOTTEN));
+            }
+        }
+    }
+
+    /// An API server that has not heard yet of what was made says that it is not there.
+    pub(super) fn overlooked(&self, flight: &Flight, response: Box<Response>) -> Box<Response> {
+        let reads = flight.role == Role::Reader && matches!(flight.asked, Asked::Call(_));
+        if self.bug() != Some(Bug::NewIsAbsent) || !reads || response.status().as_u16() != 200 {
+            return response;
+        }
+        let name = flight.label.rsplit('/').next().unwrap_or_default();
+        Box::new(Response::from(Status::not_found("", "objects", name)))
+    }
+
+    /// Whether an API server leaves a line of a watch out.
+    pub(super) fn leaves_out(&self, conn: ConnId, line: &[u8]) -> bool {
+        match self.bug() {
+            Some(Bug::LostEvent) => self.lines.is_multiple_of(LOST_ONE_IN),
+            Some(Bug::BeginningsCut) => self.ledger.begins(conn, line),
+            _ => false,
         }
     }
 

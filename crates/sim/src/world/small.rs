@@ -36,8 +36,7 @@ impl Born {
         // With a planted bug it may be broken already.
         while world.breaches.is_empty() && (world.queue.now() < BEGIN + base.rests() || !world.rests()) {
             let Some(happening) = world.queue.pop() else { return Err("nothing happens".into()) };
-            world.happen(happening);
-            world.check();
+            world.happens(happening);
             if world.queue.now() > BEGIN + RESTS {
                 return Err("the cluster does not come to rest".into());
             }
@@ -89,6 +88,7 @@ impl World {
         self.issuer = crate::tokens::Issuer::new(root.fork("tokens"), swarm.others.tokens, None);
         self.gpus.reseed(root.fork("gpus"), swarm.others.gpu_calls);
         self.fate = Fate::new(&self.options, bug);
+        self.reader = crate::reader::Reader::new(root.fork("reader"), swarm.reads);
         self.extender_rng = root.fork("asking");
         self.calls_rng = root.fork("calls");
         self.autoscaled = crate::controllers::Autoscaled::new(root.fork("metrics"));
@@ -98,6 +98,7 @@ impl World {
         for (number, node) in &mut self.nodes {
             node.reseed(root.fork(&format!("node {number}")), swarm.node);
             node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
+            node.copies.fails = swarm.others.copies;
         }
         for (role, process) in &mut self.processes {
             process.rng = root.fork(&format!("process {role}"));

@@ -55,6 +55,16 @@ fn a_cluster_in_trouble_keeps_its_promises() {
     }
 }
 
+/// What people have in the end is what they would have if nothing had gone wrong.
+#[test]
+fn trouble_changes_nothing_of_what_people_have() {
+    let options = Options { compares: true, safety: Duration::from_secs(60), ..options() };
+    let seeds = seeds_played(2);
+    for seed in 1..=seeds {
+        must_hold(&format!("seed {seed}"), &run(seed, &options));
+    }
+}
+
 /// How long a cluster with a planted bug has at first to come to rest, in simulated time. It need not come to rest at all, and a run
 /// that does not find the bug is mostly one that waits: what shows in this time is looked for there first.
 const SOON: Duration = Duration::from_secs(400);

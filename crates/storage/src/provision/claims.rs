@@ -4,10 +4,11 @@
 //!   provisioner: ours ─▶ selected for this node ─▶ finalizer ─▶ CreateVolume ─▶ PersistentVolume ─▶ no finalizer
 //!                          ▲ by the scheduler; by                    │ no room
 //!                          │ whoever is first, if Immediate          └─▶ not selected: scheduled again
+//!   smaller than it was asked for ─▶ DeleteVolume ─▶ CreateVolume
 //!   deleted meanwhile ─▶ DeleteVolume ─▶ no finalizer
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 
 use super::calls::{Access, Answer, Call, Calls, From, NewVolume};
 use super::snapshots::{is_populators, source};
-use super::{DATA, PROVISIONING, finalizers};
+use super::{DATA, PROVISIONING, Planted, finalizers};
 use crate::asking::ANOTHER_ANSWER;
 use crate::resize::{quantity, requested};
 use crate::{DRIVER, TOPOLOGY};
@@ -48,17 +49,23 @@ pub(super) struct Claims {
     calls: Calls,
     /// Claims that this node takes by itself, for which there was no room here, and when.
     declined: BTreeMap<String, Time>,
-    traceless: bool,
+    /// Claims for which less was made than they ask for, by UID: that goes before anything else is made.
+    small: BTreeSet<String>,
+    planted: Option<Planted>,
 }
 
 impl Claims {
-    pub fn new(node: &str, calls: Calls, traceless: bool) -> Self {
-        Self { node: node.to_owned(), calls, declined: BTreeMap::new(), traceless }
+    pub fn new(node: &str, calls: Calls, planted: Option<Planted>) -> Self {
+        Self { node: node.to_owned(), calls, declined: BTreeMap::new(), small: BTreeSet::new(), planted }
+    }
+
+    fn is_traceless(&self) -> bool {
+        self.planted == Some(Planted::Traceless)
     }
 
     /// The claim is this node's, and bears the finalizer, or not any more.
     fn mark(&self, claim: &PersistentVolumeClaim, selected: bool, trace: bool) -> Plan {
-        let list = finalizers(claim.metadata.finalizers.as_ref(), PROVISIONING, trace && !self.traceless);
+        let list = finalizers(claim.metadata.finalizers.as_ref(), PROVISIONING, trace && !self.is_traceless());
         let node = if selected { Value::from(self.node.as_str()) } else { Value::Null };
         let patch = json!({"metadata": {"finalizers": list, "annotations": {SELECTED_NODE: node}}});
         Plan::none().patch(claim, patch)
@@ -92,6 +99,14 @@ impl Claims {
                 return Plan::none().event(EventRecord::warning(claim, "ProvisioningFailed", why));
             }
         };
+        if self.small.contains(claim.uid()) {
+            match self.calls.ask(NAME, key, Call::Delete(name_of(claim))) {
+                None => return Plan::none(),
+                Some(Err(e)) => return Plan::failed(e.message),
+                Some(Ok(_)) => _ = self.small.remove(claim.uid()),
+            }
+        }
+        let asked = wanted.bytes;
         let volume = match self.calls.ask(NAME, key, Call::Create(Box::new(wanted))) {
             None => return Plan::none(),
             Some(Err(e)) => {
@@ -103,7 +118,16 @@ impl Claims {
                 }
                 return Plan::failed(e.message).event(told);
             }
-            Some(Ok(answer)) => persistent_volume(claim, class, answer),
+            // As upstream's external-provisioner (`Provision`, `pkg/controller/controller.go`); a size that is not told is none.
+            Some(Ok(Answer::Created { bytes, .. }))
+                if bytes > 0 && bytes < asked && self.planted != Some(Planted::Small) =>
+            {
+                self.small.insert(claim.uid().to_owned());
+                let text = format!("the driver made a volume of {bytes} bytes, of {asked} that were asked for");
+                let why = format!("failed to provision volume with StorageClass {:?}: {text}", class.name());
+                return Plan::failed(text).event(EventRecord::warning(claim, "ProvisioningFailed", why));
+            }
+            Some(Ok(answer)) => persistent_volume(claim, class, asked, answer),
         };
         match volume {
             Some(volume) => {
@@ -150,8 +174,14 @@ fn new_volume(claim: &PersistentVolumeClaim, class: &StorageClass, from: Option<
     })
 }
 
-fn persistent_volume(claim: &PersistentVolumeClaim, class: &StorageClass, answer: Answer) -> Option<PersistentVolume> {
+fn persistent_volume(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    asked: u64,
+    answer: Answer,
+) -> Option<PersistentVolume> {
     let Answer::Created { handle, bytes, context, topologies } = answer else { return None };
+    let bytes = if bytes == 0 { asked } else { bytes };
     let spec = claim.spec.clone().unwrap_or_default();
     let block = spec.volume_mode.as_deref() == Some("Block");
     let policy = class.reclaim_policy.clone().unwrap_or_else(|| "Delete".into());
@@ -249,6 +279,7 @@ impl Controller for Claims {
         let there = there || bound == name_of(claim);
         if there || !bound.is_empty() || claim.is_deleting() {
             self.declined.remove(claim.uid());
+            self.small.remove(claim.uid());
             // Where there is no PersistentVolume of what was made, and none is to be, it is not needed.
             return if traced && selected.is_some() { self.settle(key, claim, there) } else { Plan::none() };
         }
@@ -286,7 +317,7 @@ impl Controller for Claims {
                 None => self.mark(claim, true, true),
             };
         }
-        if !traced && !self.traceless {
+        if !traced && !self.is_traceless() {
             return self.mark(claim, true, true);
         }
         self.provision(key, claim, class, from, now)

@@ -41,6 +41,17 @@ pub type Out = asking::Out<Call>;
 /// A call's end.
 pub type In = asking::In<Outcome>;
 
+/// What is wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Planted {
+    /// A volume is made without a trace of it on its claim.
+    Traceless,
+    /// A snapshot goes whose content does not show yet.
+    Forgets,
+    /// A volume is taken however small it is.
+    Small,
+}
+
 /// The core.
 pub type Provisioner = Asking<Call>;
 
@@ -48,33 +59,40 @@ impl Asking<Call> {
     /// The controllers of a node's driver.
     #[must_use]
     pub fn new(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, (false, false), Calls::default())
+        Self::with(node, rng, None, Calls::default())
     }
 
     /// Plants the bug that a claim's volume is made without a trace of it on the claim. For the simulator, which must find
     /// it.
     #[must_use]
     pub fn with_planted_traceless(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, (true, false), Calls::default())
+        Self::with(node, rng, Some(Planted::Traceless), Calls::default())
     }
 
     /// Plants the bug that the driver is asked for several calls about the same volume or snapshot at the same time. For the
     /// simulator, which must find it.
     #[must_use]
     pub fn with_planted_calls_at_once(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, (false, false), Calls::with_planted_at_once())
+        Self::with(node, rng, None, Calls::with_planted_at_once())
     }
 
     /// Plants the bug that a snapshot goes whose content does not show yet, and leaves that behind. For the simulator, which
     /// must find it.
     #[must_use]
     pub fn with_planted_forgotten_contents(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, (false, true), Calls::default())
+        Self::with(node, rng, Some(Planted::Forgets), Calls::default())
     }
 
-    fn with(node: &str, rng: Rng, (traceless, forgets): (bool, bool), calls: Calls) -> Self {
+    /// Plants the bug that a claim gets what was made for it, however small that is. For the simulator, which must find it.
+    #[must_use]
+    pub fn with_planted_small_volumes(node: &str, rng: Rng) -> Self {
+        Self::with(node, rng, Some(Planted::Small), Calls::default())
+    }
+
+    fn with(node: &str, rng: Rng, planted: Option<Planted>, calls: Calls) -> Self {
+        let forgets = planted == Some(Planted::Forgets);
         let manager = Manager::new("carrack-local", rng)
-            .with(claims::Claims::new(node, calls.clone(), traceless))
+            .with(claims::Claims::new(node, calls.clone(), planted))
             .with(reclaim::Reclaim::new(node, calls.clone()))
             .with(Resize(resize::Local { node: node.to_owned(), calls: calls.clone() }))
             .with(snapshots::Snapshots::new(node).forgetting(forgets))

@@ -245,7 +245,7 @@ fn claims_get_their_volumes() {
     ];
     for (what, claim, mode, there, answer, asks, expected, fails) in cases {
         let calls = Calls::default();
-        let mut controller = Claims::new("n1", calls.clone(), false);
+        let mut controller = Claims::new("n1", calls.clone(), None);
         let volumes: Vec<PersistentVolume> =
             if there { vec![of(json!({"metadata": {"name": "pvc-u"}}))] } else { Vec::new() };
         let caches = with_snapshots(Caches::new().with([claim]).with([class(mode)]).with(volumes));
@@ -266,7 +266,7 @@ fn a_class_may_say_at_which_nodes_its_volumes_are() {
         (json!([node("zone", &["n1"])]), false),
     ] {
         let calls = Calls::default();
-        let mut controller = Claims::new("n1", calls.clone(), false);
+        let mut controller = Claims::new("n1", calls.clone(), None);
         let class = StorageClass { allowed_topologies: of(topologies.clone()), ..class("Immediate") };
         let anybodys = claim(|c| {
             c["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = Value::Null;
@@ -300,7 +300,7 @@ fn what_is_made_from_something_waits_for_room() {
         caches.with([taken.clone()]).with([content.clone()])
     };
     let calls = Calls::default();
-    let mut controller = Claims::new("n1", calls.clone(), false);
+    let mut controller = Claims::new("n1", calls.clone(), None);
     let key = Key::new("ns", "c");
     let selected = caches("n1".into(), json!(["other", super::PROVISIONING]));
     let (asked, plan) = look(&mut controller, &calls, &key, &selected, &refused(true));
@@ -314,10 +314,37 @@ fn what_is_made_from_something_waits_for_room() {
     }
 }
 
+/// A driver may say that it has made a volume, and have made a smaller one.
+#[test]
+fn what_is_too_small_goes_and_is_made_anew() {
+    let small = created().map(|answer| match answer {
+        Answer::Created { handle, context, topologies, .. } => {
+            Answer::Created { handle, bytes: 1 << 29, context, topologies }
+        }
+        other => other,
+    });
+    let calls = Calls::default();
+    let mut controller = Claims::new("n1", calls.clone(), None);
+    let (key, caches) =
+        (Key::new("ns", "c"), Caches::new().with([claim(|_| ())]).with([class("WaitForFirstConsumer")]));
+    let caches = with_snapshots(caches.with::<PersistentVolume>([]));
+    let (asked, plan) = look(&mut controller, &calls, &key, &caches, &small);
+    assert!(matches!(&asked[..], [Call::Create(_)]), "{asked:?}");
+    assert!(plan.error.is_some() && plan.writes.is_empty(), "{plan:?}");
+    assert!(controller.reconcile(&key, &caches.view(), Time::default()).writes.is_empty());
+    let sent = calls.take();
+    let [(id, Call::Delete(handle))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(handle, "pvc-u");
+    calls.answered(*id, Ok(Answer::Deleted));
+    let (asked, plan) = look(&mut controller, &calls, &key, &caches, &created());
+    assert!(matches!(&asked[..], [Call::Create(_)]), "{asked:?}");
+    assert_eq!(words(&plan), ["create pvc-u"]);
+}
+
 #[test]
 fn a_volume_says_what_it_is() {
     let calls = Calls::default();
-    let mut controller = Claims::new("n1", calls.clone(), false);
+    let mut controller = Claims::new("n1", calls.clone(), None);
     let caches = Caches::new().with([claim(|_| ())]).with([class("WaitForFirstConsumer")]);
     let caches = with_snapshots(caches.with::<PersistentVolume>([]));
     let (asked, plan) = look(&mut controller, &calls, &Key::new("ns", "c"), &caches, &created());

@@ -149,15 +149,10 @@ fn as_held(pod: &mut Pod) {
         let Some(told) = statuses().find(|told| told.name == container.name) else { continue };
         let Some(has) = &told.resources else { continue };
         let asked = container.resources.get_or_insert_default();
-        let mut most = if stays { BTreeMap::new() } else { asked.limits.take().unwrap_or_default() };
-        for (name, quantity) in has.limits.iter().flatten() {
-            let amount =
-                |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| Quantity::parse(&q.0).unwrap_or_default();
-            if most.get(name).is_none_or(|known| amount(known) < amount(quantity)) {
-                most.insert(name.clone(), quantity.clone());
-            }
-        }
-        asked.limits = Some(most);
+        let limits = asked.limits.take().filter(|_| !stays);
+        let mut most = pod::resource_list(limits.as_ref());
+        pod::raise(&mut most, &pod::resource_list(has.limits.as_ref()));
+        asked.limits = Some(most.into_iter().map(|(name, amount)| (name, amount.into())).collect());
     }
 }
 

@@ -17,7 +17,7 @@ use carrack_csi::registration::{InfoRequest, RegistrationStatus};
 use carrack_deviceplugin::VERSION;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::{Plugins, within};
+use super::{Plugins, name_problem, within};
 use crate::adapters::sockets::{self, CONNECT, File, MAX_ASKED};
 use crate::effects::In;
 
@@ -105,10 +105,12 @@ impl Plugins {
         }
         let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
         let is_known = info.supported_versions.iter().any(|version| version == VERSION);
-        let taken = if is_known {
-            self.take(info.name.clone(), endpoint).await
-        } else {
-            Err(format!("versions {:?} are not supported, {VERSION} is", info.supported_versions))
+        let unknown = || format!("versions {:?} are not supported, {VERSION} is", info.supported_versions);
+        let problem = if is_known { name_problem(&info.name) } else { Some(unknown()) };
+        let is_for_good = problem.is_some();
+        let taken = match problem {
+            None => self.take(info.name.clone(), endpoint).await,
+            Some(problem) => Err(problem),
         };
         let error = taken.as_ref().err().cloned().unwrap_or_default();
         let status = RegistrationStatus { plugin_registered: taken.is_ok(), error };
@@ -118,8 +120,8 @@ impl Plugins {
         match taken {
             Ok(epoch) => Ok(Announced::Devices(info.name, epoch)),
             // It says the same until it is another.
-            Err(error) if !is_known => {
-                tracing::warn!(resource = info.name, error, "a device plugin was not registered");
+            Err(error) if is_for_good => {
+                self.refuse(&info.name, &error);
                 Ok(Announced::Other)
             }
             Err(error) => Err(error),

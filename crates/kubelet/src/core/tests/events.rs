@@ -20,17 +20,74 @@ fn hooks_that_fail_are_told_without_their_words() {
         ("preStop", "FailedPreStopHook", "PreStopHook failed"),
         ("postStart", "FailedPostStartHook", "PostStartHook failed"),
     ] {
-        let mut w = World::new(1);
-        w.edit_or_create_node();
-        w.node.exec_codes.insert("c".into(), 4);
-        let mut spec = plain();
-        spec["containers"][0]["lifecycle"] = json!({hook: {"exec": {"command": ["bye"]}}});
-        w.create("p", spec);
-        w.run(5);
-        w.delete(5);
-        w.run(20);
-        assert_eq!(told(&w, reason), of_container(message));
+        // The last two can be asked of nobody, as with upstream.
+        for handler in [
+            json!({"exec": {"command": ["bye"]}}),
+            json!({"httpGet": {"port": "nowhere"}}),
+            json!({"tcpSocket": {"port": 1}}),
+        ] {
+            let mut w = World::new(1);
+            w.edit_or_create_node();
+            w.node.exec_codes.insert("c".into(), 4);
+            let mut spec = plain();
+            spec["containers"][0]["lifecycle"] = json!({hook: handler});
+            w.create("p", spec);
+            w.run(5);
+            w.delete(5);
+            w.run(20);
+            assert_eq!(told(&w, reason), of_container(message), "{hook} {handler}");
+            w.assert_clean();
+        }
     }
+}
+
+#[test]
+fn names_that_pods_cannot_resolve_are_told() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    spec["dnsConfig"] = json!({"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"]});
+    spec["dnsPolicy"] = "None".into();
+    w.create("q", spec);
+    w.run(10);
+    let left = "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: \
+                1.1.1.1 2.2.2.2 3.3.3.3";
+    assert_eq!(told(&w, "DNSConfigForming"), [(String::new(), left.to_owned())]);
+}
+
+/// As upstream's kubelet tells it; the hook did well.
+#[test]
+fn a_hook_that_was_asked_without_tls_is_told() {
+    for hook in ["preStop", "postStart"] {
+        for (scheme, is_told) in [("HTTPS", true), ("HTTP", false)] {
+            let mut w = World::new(1);
+            w.edit_or_create_node();
+            w.node.no_tls_at = Some("10.0.0.1:80".into());
+            let mut spec = plain();
+            spec["containers"][0]["lifecycle"] = json!({hook: {"httpGet": {"port": 80, "scheme": scheme}}});
+            w.create("p", spec);
+            w.run(5);
+            assert_eq!(w.phase(), "Running", "{hook} {scheme}");
+            w.delete(5);
+            w.run(20);
+            let text = "request to HTTPS lifecycle hook 10.0.0.1:80 got HTTP response, retry with HTTP succeeded";
+            let expected: Vec<_> = is_told.then(|| (String::new(), text.to_owned())).into_iter().collect();
+            assert_eq!(told(&w, "LifecycleHTTPFallback"), expected, "{hook} {scheme}");
+            w.assert_clean();
+        }
+    }
+}
+
+/// What is heard before there is a Node waits for it.
+#[test]
+fn a_plugin_that_is_refused_is_told_of_the_node() {
+    let mut w = World::new(1);
+    for resource in ["a.io/x", "b.io/x"] {
+        w.input(Input::Own(In::PluginRefused { resource: resource.into(), why: "no".into() }));
+        w.run(15);
+    }
+    let messages: Vec<String> = told(&w, "DevicePluginRefused").into_iter().map(|(_, message)| message).collect();
+    assert_eq!(messages, ["Device plugin of a.io/x: no", "Device plugin of b.io/x: no"]);
 }
 
 /// The runtime tells its end only after it has refused the hook.

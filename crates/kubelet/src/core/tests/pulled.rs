@@ -87,6 +87,30 @@ fn what_anybody_may_pull_everybody_may_use() {
     assert_eq!((w.waits_for("q").as_str(), w.node.pulled_as.len()), ("nothing", 1));
 }
 
+/// With the node's own credentials nobody needs any: they do for all pods of the node, and a pod's own are tried before.
+#[test]
+fn what_the_node_can_pull_all_its_pods_may_use() {
+    for (own, secret, is_open) in [
+        (Some("u"), None, true),
+        (Some("u"), Some("other"), true),
+        (Some("u"), Some("s"), false),
+        (Some("v"), None, false),
+    ] {
+        for restarts in [false, true] {
+            let mut w = World::with_registry(3);
+            w.node.own_user = own.map(str::to_owned);
+            w.create("p", pod_of("IfNotPresent", secret));
+            w.run(5);
+            if restarts {
+                w.restart_kubelet();
+            }
+            w.create("q", pod_of("Never", None));
+            w.run(5);
+            assert_eq!(w.waits_for("q") == "nothing", is_open, "{own:?} {secret:?} {restarts}: {}", w.waits_for("q"));
+        }
+    }
+}
+
 #[test]
 fn with_what_an_image_was_pulled_is_on_disk_before_it_is_used() {
     each_seed(|seed| {

@@ -35,6 +35,25 @@ async fn pages() {
 }
 
 #[tokio::test]
+async fn the_process_tells_of_itself() {
+    let flags = [("node-name".to_owned(), "n1".to_owned())].into();
+    let world = World::with(Settings { flags, ..Settings::default() }).await;
+    let (code, body) = world.get("/flagz").await;
+    assert!(
+        code == 200 && body.starts_with("\nkubelet flagz\n") && body.ends_with("\n\nnode-name=n1\n"),
+        "{code} {body}"
+    );
+    let (code, body) = world.get("/statusz").await;
+    assert!(code == 200 && body.contains("\nPaths: /configz /flagz /healthz "), "{code} {body}");
+    let accept = [("accept", "application/json;v=v1beta1;g=config.k8s.io;as=Statusz")];
+    let (code, body) = text(world.send(request(Method::GET, "/statusz", &accept)).await).await;
+    let object: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((code, &object["kind"], &object["metadata"]["name"]), (200, &json!("Statusz"), &json!("kubelet")));
+    let other = request(Method::GET, "/flagz", &[("accept", "image/png")]);
+    assert_eq!(text(world.send(other).await).await.0, 406);
+}
+
+#[tokio::test]
 async fn health_is_the_kubelets() {
     let world = World::new().await;
     *lock(&world.node.sick) = Some("the runtime is gone".into());

@@ -29,6 +29,8 @@ async fn what_looks_into_no_container_is_told_and_nothing_else_is() {
         ("GET", "/metrics/probes", 200, ""),
         ("POST", "/pods", 405, ""),
         ("GET", "/configz", 404, ""),
+        ("GET", "/statusz", 404, ""),
+        ("GET", "/flagz", 404, ""),
         ("GET", "/runningpods/", 405, "Debug endpoints are disabled."),
         ("GET", "/containerLogs/ns/p/c", 405, "Debug endpoints are disabled."),
         ("GET", "/logs/", 405, "Debug endpoints are disabled."),

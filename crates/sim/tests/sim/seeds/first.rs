@@ -42,6 +42,7 @@ pub(super) const FIRST: &[(&str, Run)] = &[
     ("absence-remembered", Run::Soon(3)),
     ("acts-before-it-looks", Run::Soon(2)),
     ("adopted-unasked", Run::Soon(2)),
+    ("amounts-forgotten", Run::Soon(2)),
     ("baseless-writes", Run::Whole(15)),
     ("bounds-forgotten", Run::Soon(4)),
     ("broken-promise", Run::Whole(12)),

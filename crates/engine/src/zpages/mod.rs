@@ -6,11 +6,10 @@
 pub mod flagz;
 pub mod statusz;
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use crate::accept;
-use crate::status::Status;
 
 const GROUP: &str = "config.k8s.io";
 /// The versions of the objects; they have the same fields.
@@ -23,13 +22,35 @@ const YAML: &str = "application/yaml";
 /// A page: its media type and its text.
 pub type Page = (&'static str, String);
 
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// It has no form that is accepted; those that it has.
+    #[error("only the following media types are accepted: {0}")]
+    NotAcceptable(String),
+    /// It cannot be written.
+    #[error("the page cannot be written as YAML: {0}")]
+    Unwritten(String),
+}
+
+impl PageError {
+    /// How HTTP says it.
+    #[must_use]
+    pub fn code(&self) -> StatusCode {
+        match self {
+            Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            Self::Unwritten(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
 /// A program's page in the form that is asked for: what is told in words, or an object of this kind with these fields.
 fn page(
     headers: &HeaderMap,
     (component, kind): (&str, &str),
     words: impl FnOnce() -> String,
     fields: impl FnOnce() -> Value,
-) -> Result<Page, Status> {
+) -> Result<Page, PageError> {
     let Some((version, media_type)) = version(headers, kind)? else {
         let name = kind.to_ascii_lowercase();
         let warning = "Warning: this page is for people; what it looks like may change, so no program should read it.";
@@ -44,12 +65,12 @@ fn page(
     }
     match serde_saphyr::to_string(&object) {
         Ok(text) => Ok((YAML, text)),
-        Err(error) => Err(Status::internal(format!("the page cannot be written as YAML: {error}"))),
+        Err(error) => Err(PageError::Unwritten(error.to_string())),
     }
 }
 
 /// In which version an object of this kind is asked for, and as what; none where words are.
-fn version(headers: &HeaderMap, kind: &str) -> Result<Option<(&'static str, &'static str)>, Status> {
+fn version(headers: &HeaderMap, kind: &str) -> Result<Option<(&'static str, &'static str)>, PageError> {
     for range in accept::ranges(headers) {
         if matches!(range.media_type.as_str(), "text/plain" | "text/*" | "*/*") {
             return Ok(None);
@@ -61,7 +82,7 @@ fn version(headers: &HeaderMap, kind: &str) -> Result<Option<(&'static str, &'st
         }
     }
     let forms = [JSON, YAML].map(|form| VERSIONS.map(|version| format!("{form};g={GROUP};v={version};as={kind}")));
-    Err(Status::not_acceptable(&format!("text/plain, {}", forms.concat().join(", "))))
+    Err(PageError::NotAcceptable(format!("text/plain, {}", forms.concat().join(", "))))
 }
 
 #[cfg(test)]
@@ -78,7 +99,7 @@ mod tests {
             if !accept.is_empty() {
                 headers.insert(ACCEPT, HeaderValue::from_static(accept));
             }
-            assert_eq!(version(&headers, "Statusz").map_err(|status| status.code), want, "{accept}");
+            assert_eq!(version(&headers, "Statusz").map_err(|error| error.code().as_u16()), want, "{accept}");
         };
         for accept in ["", "*/*", "text/plain", "text/*;q=0.5, application/json"] {
             check(accept, Ok(None));

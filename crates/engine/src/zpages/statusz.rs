@@ -1,13 +1,11 @@
 //! `/statusz`: which program it is that answers, since when it runs, and what else it tells of itself.
 
 use http::HeaderMap;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Page;
-use crate::env::rfc3339_s;
-use crate::nonresource::{GIT_VERSION, MAJOR, MINOR};
-use crate::status::Status;
+use super::{Page, PageError};
+use crate::time::Time;
+use crate::version::{GIT_VERSION, MAJOR, MINOR};
 
 /// Where the page is.
 pub const PATH: &str = "/statusz";
@@ -18,7 +16,7 @@ pub struct Program {
     /// Upstream's name of what it is.
     pub component: &'static str,
     /// When it began, where that is known.
-    pub started: Option<Timestamp>,
+    pub started: Option<Time>,
     /// What else can be read of it.
     pub paths: &'static [&'static str],
 }
@@ -28,18 +26,19 @@ impl Program {
     ///
     /// # Errors
     /// 406 where it has no such form.
-    pub fn page(&self, now: Timestamp, headers: &HeaderMap) -> Result<Page, Status> {
+    pub fn page(&self, now: Time, headers: &HeaderMap) -> Result<Page, PageError> {
         super::page(headers, (self.component, "Statusz"), || self.words(now), || self.fields(now))
     }
 
     /// For how many seconds it has run.
-    fn uptime_s(&self, now: Timestamp) -> i64 {
-        self.started.map_or(0, |started| now.duration_since(started).as_secs().max(0))
+    fn uptime_s(&self, now: Time) -> u64 {
+        self.started.map_or(0, |started| now.since(started).as_secs())
     }
 
-    fn words(&self, now: Timestamp) -> String {
+    fn words(&self, now: Time) -> String {
         let up_s = self.uptime_s(now);
-        let started = self.started.map(|at| at.strftime("%a %b %e %H:%M:%S UTC %Y").to_string()).unwrap_or_default();
+        let started = self.started.map(|at| at.timestamp().strftime("%a %b %e %H:%M:%S UTC %Y").to_string());
+        let started = started.unwrap_or_default();
         format!(
             "Started: {started}\nUp: {} hr {:02} min {:02} sec\nBinary version: {}\nEmulation version: {MAJOR}.{MINOR}\n\
              Paths: {}\n",
@@ -51,9 +50,9 @@ impl Program {
         )
     }
 
-    fn fields(&self, now: Timestamp) -> Value {
+    fn fields(&self, now: Time) -> Value {
         json!({
-            "startTime": self.started.map(rfc3339_s), "uptimeSeconds": self.uptime_s(now), "goVersion": "",
+            "startTime": self.started.map(Time::rfc3339), "uptimeSeconds": self.uptime_s(now), "goVersion": "",
             "binaryVersion": binary_version(), "emulationVersion": format!("{MAJOR}.{MINOR}"), "paths": self.paths,
         })
     }
@@ -72,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_program_is_told_in_words_and_as_an_object() {
-        let at = |second: i64| Timestamp::from_second(second).expect("in range");
+        let at = Time::from_unix_s;
         let program = Program { component: "kube-scheduler", started: Some(at(5)), paths: &["/healthz", "/metrics"] };
         let now = at(3_600 + 2 * 60 + 8);
         let mut headers = HeaderMap::new();

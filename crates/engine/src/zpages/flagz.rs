@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use http::HeaderMap;
 use serde_json::json;
 
-use super::Page;
-use crate::status::Status;
+use super::{Page, PageError};
 
 /// Where the page is.
 pub const PATH: &str = "/flagz";
@@ -18,7 +17,7 @@ pub type Flags = BTreeMap<String, String>;
 ///
 /// # Errors
 /// 406 where it has no such form.
-pub fn page(component: &str, flags: &Flags, headers: &HeaderMap) -> Result<Page, Status> {
+pub fn page(component: &str, flags: &Flags, headers: &HeaderMap) -> Result<Page, PageError> {
     let words = || flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect::<String>();
     super::page(headers, (component, "Flagz"), words, || json!({"flags": flags}))
 }

@@ -1,0 +1,73 @@
+//! Static pods from a URL, beside those from files.
+
+use super::*;
+use crate::spec::manifest::{Manifest, read_answer};
+use crate::static_url::{Headers, StaticUrl};
+
+const URL: &str = "http://m.example.com/pods";
+const OF_FILE: &str = "/api/v1/namespaces/n/pods/web-sim";
+const OF_URL: &str = "/api/v1/namespaces/n/pods/db-sim";
+
+fn both() -> NodeConfig {
+    NodeConfig {
+        node_name: "sim".into(),
+        static_pod_path: Some("/manifests".into()),
+        file_check_period: Duration::from_secs(3),
+        static_pod_url: Some(StaticUrl::new(URL, &Headers::default()).expect("a URL")),
+        http_check_period: Duration::from_secs(4),
+        ..NodeConfig::default()
+    }
+}
+
+fn answered() -> Vec<Manifest> {
+    let container = json!({"name": "c", "image": "other", "imagePullPolicy": "IfNotPresent"});
+    let list = json!({"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "db", "namespace": "n"},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}]});
+    let pods = read_answer(list.to_string().as_bytes(), URL, "sim").expect("pods");
+    pods.into_iter().map(|pod| Manifest { path: URL.into(), pod: Ok(Box::new(pod)) }).collect()
+}
+
+/// Images of what runs.
+fn running(w: &World) -> Vec<&str> {
+    let all = w.node.containers.values().filter(|c| c.record.may_run());
+    let mut images: Vec<&str> = all.map(|c| c.record.image.as_str()).collect();
+    images.sort_unstable();
+    images
+}
+
+#[test]
+fn what_cannot_be_asked_keeps_its_pods_and_what_answers_nothing_ends_them() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.restart_kubelet_as(both());
+        w.edit_or_create_node();
+        w.node.images.insert("other".into());
+        // Nobody answers yet, which holds up no pod of a file, and is told once.
+        w.node.manifests = Some(vec![manifest("busybox")]);
+        w.node.answers = None;
+        w.run(30);
+        assert_eq!(running(&w), ["busybox"], "seed {seed}");
+        assert_eq!(w.api.objects[OF_FILE]["status"]["phase"], "Running", "seed {seed}");
+        assert_eq!(w.api.events.iter().filter(|e| *e == "FailedStaticPod").count(), 1, "seed {seed}");
+        w.node.answers = Some(answered());
+        w.run(20);
+        assert_eq!(running(&w), ["busybox", "other"], "seed {seed}");
+        let mirror = &w.api.objects[OF_URL];
+        assert_eq!(mirror["status"]["phase"], "Running", "seed {seed}: {mirror}");
+        assert_eq!(mirror["metadata"]["annotations"]["kubernetes.io/config.source"], "http");
+        let started = |w: &World| w.node.containers.values().map(|c| c.record.started_at).collect::<Vec<_>>();
+        let before = started(&w);
+        // Silence is no answer, also to a kubelet that starts.
+        w.node.answers = None;
+        w.run(10);
+        w.restart_kubelet_as(both());
+        w.run(30);
+        assert_eq!((running(&w), started(&w)), (vec!["busybox", "other"], before), "seed {seed}");
+        assert!(w.api.objects.contains_key(OF_FILE) && w.api.objects.contains_key(OF_URL), "seed {seed}");
+        // One that is empty ends what is from there, and nothing else.
+        w.node.answers = Some(Vec::new());
+        w.run(30);
+        assert_eq!(running(&w), ["busybox"], "seed {seed}");
+        assert!(w.api.objects.contains_key(OF_FILE) && !w.api.objects.contains_key(OF_URL), "seed {seed}");
+    });
+}
