@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cli::{BuiltIn, ImageArgs, ImageBuildArgs, ImageCommand, ImageImportArgs};
 use crate::progress::Progress;
-use crate::{kubeconfig, output};
+use crate::{kubeconfig, output, roles};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,11 +23,18 @@ struct Line {
     imported: bool,
 }
 
-/// Builds or imports.
+/// Builds or imports. A signal ends what runs for it, too.
 pub async fn run(args: ImageArgs) -> anyhow::Result<()> {
-    match args.command {
-        ImageCommand::Build(args) => build(args).await,
-        ImageCommand::Import(args) => import(args).await,
+    let stop = roles::until_signal()?;
+    let work = async {
+        match args.command {
+            ImageCommand::Build(args) => build(args).await,
+            ImageCommand::Import(args) => import(args).await,
+        }
+    };
+    tokio::select! {
+        outcome = work => outcome,
+        () = stop.cancelled() => Err(anyhow::anyhow!(roles::ENDED)),
     }
 }
 
@@ -38,7 +45,9 @@ async fn build(args: ImageBuildArgs) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for image in &args.images {
         progress.step(format!("building the image {}", name(*image)));
-        let built = build_one(&args.images_dir.path(&layout), *image)?;
+        let (dir, image) = (args.images_dir.path(&layout), *image);
+        // Beside us, so that a signal is heard meanwhile.
+        let built = tokio::task::spawn_blocking(move || build_one(&dir, image)).await??;
         let mut imported = false;
         for socket in &sockets {
             imported |= containerd::ensure(socket, &built).await?;

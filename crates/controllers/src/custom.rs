@@ -1,5 +1,5 @@
-//! Kinds that come and go, for controllers that read every kind: those of custom resource definitions, and those that other
-//! servers behind the API server serve.
+//! Kinds that come and go, for controllers that read every kind, or one that is not always served: those of custom resource
+//! definitions, and those that other servers behind the API server serve.
 //!
 //! The former are known by their definitions as soon as those are; the latter by discovery, which is asked again and again,
 //! and at once when a definition or an APIService changes. A version whose server does not answer is unknown: what it served
@@ -20,6 +20,8 @@ type Place = (String, String);
 pub(crate) struct CustomKinds {
     /// Those that are always there, and those that are not of concern.
     others: BTreeSet<Place>,
+    /// The only one that is of concern, where it is one.
+    only: Option<Place>,
     now: BTreeMap<Place, Kind>,
     /// Those that definitions made once, by group and kind: their objects are gone with them, but others may still name them.
     former: BTreeMap<(String, String), Resource>,
@@ -48,6 +50,11 @@ impl CustomKinds {
         // Nobody reads events: they are more than everything else together, and age out by themselves.
         let events = ["", "events.k8s.io"].map(|group| (group.to_owned(), "events".to_owned()));
         Self { others: builtin.iter().map(place).chain(events).collect(), ..Self::default() }
+    }
+
+    /// None yet, and never another than this one: one that the API server serves only where it is told to.
+    pub(crate) fn only(group: &str, plural: &str) -> Self {
+        Self { only: Some((group.to_owned(), plural.to_owned())), ..Self::default() }
     }
 
     /// Plants the bug that what other servers serve is not read.
@@ -111,6 +118,9 @@ impl CustomKinds {
             services.into_iter().flat_map(|cache| cache.iter()).filter_map(|service| leads_to(service)).collect();
         for group in discovery.into_iter().flat_map(|cache| cache.iter()) {
             self.discovered(group, &led, &mut now);
+        }
+        if let Some(only) = &self.only {
+            now.retain(|place, _| place == only);
         }
         for (place, kind) in &now {
             if self.now.get(place).is_none_or(|known| known.source != kind.source) {
@@ -318,6 +328,10 @@ mod tests {
         let told = |n| group("example.com", n, vec![version("v2", &[("Thing", all)])]);
         let mut looks = Looks(CustomKinds::default());
         assert_eq!(looks.at(vec![crd("True")], vec![told(1)]), ["things.example.com/v1"]);
+        for (plural, want) in [("things", &["things.example.com/v1"][..]), ("others", &[][..])] {
+            let mut one = Looks(CustomKinds::only("example.com", plural));
+            assert_eq!(one.at(vec![crd("True")], vec![told(1)]), want);
+        }
         // It goes before discovery has heard of that, and its kind with it.
         assert_eq!(looks.at(vec![], vec![told(1)]), Vec::<String>::new());
         assert!(looks.0.former("example.com", "Thing").is_some());

@@ -11,8 +11,10 @@
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, GroupDiscovery, Key, Plan, Setup, Source, Time, View};
+use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Time, View};
 use carrack_types::resource::{Object as _, PartialObject};
+
+use crate::custom::CustomKinds;
 
 /// How long a request is kept.
 const KEPT: Duration = Duration::from_secs(15 * 60);
@@ -20,23 +22,15 @@ const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "podcertificaterequests";
 
 /// Removes old requests for pods' certificates.
-#[derive(Default)]
 pub struct PodCertificateCleaner {
     /// Where they are read, while they are served.
-    reading: Option<Source>,
+    kinds: CustomKinds,
 }
 
-/// Where a group has the requests, in the version that it prefers of those that have them. What is read of a version that is not
-/// known just now stays, as for the garbage collector, from whom it would be taken, too.
-fn served(group: &GroupDiscovery, reading: Option<&Source>) -> Option<Source> {
-    let mut versions = group.versions.iter().filter(|_| group.name() == GROUP);
-    versions.find_map(|version| {
-        if version.is_stale() {
-            return reading.filter(|source| source.resource.version == version.version).cloned();
-        }
-        let found = version.resources.iter().find(|found| found.resource == PLURAL && found.can("watch"))?;
-        found.resource_of(GROUP, &version.version).map(Source::metadata)
-    })
+impl Default for PodCertificateCleaner {
+    fn default() -> Self {
+        Self { kinds: CustomKinds::only(GROUP, PLURAL) }
+    }
 }
 
 impl Controller for PodCertificateCleaner {
@@ -44,27 +38,15 @@ impl Controller for PodCertificateCleaner {
         "podcertificaterequest-cleaner-controller"
     }
     fn setup(&self, setup: &mut Setup<'_>) {
-        setup.watch_source::<GroupDiscovery>(GroupDiscovery::source(), |_, _| Vec::new());
+        CustomKinds::setup(setup);
     }
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
-        let discovery = GroupDiscovery::source();
-        // What has not been told is not absent.
-        let Some(groups) = view.cache_of::<GroupDiscovery>(&discovery).filter(|_| view.synced(&discovery)) else {
-            return;
-        };
-        let now = groups.iter().find_map(|group| served(group, self.reading.as_ref()));
-        if now == self.reading {
-            return;
-        }
-        if let Some(source) = &now {
+        self.kinds.refresh(view, setup, |setup, source| {
             setup.watch_source::<PartialObject>(source.clone(), |request, _| vec![Key::of(request)]);
-        }
-        if let Some(former) = std::mem::replace(&mut self.reading, now) {
-            setup.drop_source(former);
-        }
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
-        let Some(source) = &self.reading else { return Plan::none() };
+        let Some(source) = self.kinds.iter().next() else { return Plan::none() };
         let cache = view.cache_of::<PartialObject>(source);
         let Some(request) = cache.and_then(|cache| cache.get(&key.namespace, &key.name)) else { return Plan::none() };
         let made = request.metadata.creation_timestamp.as_ref().filter(|_| !request.is_deleting());
@@ -78,7 +60,10 @@ impl Controller for PodCertificateCleaner {
 
 #[cfg(test)]
 mod tests {
+    use carrack_engine::GroupDiscovery;
     use carrack_engine::testing::Caches;
+    use carrack_types::definition::Definition;
+    use carrack_types::resource::Resource;
     use serde_json::{Value, json};
 
     use super::*;
@@ -106,22 +91,26 @@ mod tests {
         vec![of(json!({"metadata": {"name": GROUP, "resourceVersion": told.to_string()}, "versions": [version]}))]
     }
 
+    fn caches() -> Caches {
+        Caches::new().with::<Definition>(Vec::new())
+    }
+
     #[test]
     fn requests_are_read_where_they_are_served() {
         let mut cleaner = PodCertificateCleaner::default();
         let mut check = |groups: Option<Vec<GroupDiscovery>>, want: Option<&str>| {
             let caches = match groups {
-                Some(groups) => Caches::new().with_source(GroupDiscovery::source(), groups),
-                None => Caches::new(),
+                Some(groups) => caches().with_source(GroupDiscovery::source(), groups),
+                None => caches(),
             };
+            cleaner.kinds.forget_changes();
             caches.refresh(&mut cleaner);
-            let version = cleaner.reading.as_ref().map(|source| source.resource.version.to_string());
+            let version = cleaner.kinds.iter().next().map(|source| source.resource.version.to_string());
             assert_eq!(version.as_deref(), want);
         };
         check(None, None);
         check(Some(groups(1, &[("v1", &["certificatesigningrequests"])])), None);
         check(Some(groups(2, &[("v1", &["certificatesigningrequests"]), ("v1beta1", &[PLURAL])])), Some("v1beta1"));
-        check(None, Some("v1beta1"));
         check(Some(stale(3, "v1beta1")), Some("v1beta1"));
         check(Some(groups(4, &[("v1", &[PLURAL]), ("v1beta1", &[PLURAL])])), Some("v1"));
         check(Some(stale(5, "v1beta1")), None);
@@ -133,10 +122,15 @@ mod tests {
     fn requests_go_after_a_quarter_of_an_hour() {
         let check = |metadata: Value, after_s: u64, want: &[&str], again_s: Option<u64>| {
             let found = groups(1, &[("v1beta1", &[PLURAL])]);
-            let source = found.first().and_then(|group| served(group, None)).expect("it is served");
+            let resource = Resource {
+                group: GROUP.into(),
+                version: "v1beta1".into(),
+                plural: PLURAL.into(),
+                kind: "PodCertificateRequest".into(),
+                namespaced: true,
+            };
             let request: PartialObject = of(json!({"metadata": metadata}));
-            let caches =
-                Caches::new().with_source(GroupDiscovery::source(), found).with_metadata(source.resource, [request]);
+            let caches = caches().with_source(GroupDiscovery::source(), found).with_metadata(resource, [request]);
             let mut cleaner = PodCertificateCleaner::default();
             caches.refresh(&mut cleaner);
             // Noon.

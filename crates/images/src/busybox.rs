@@ -3,10 +3,10 @@
 use crate::error::require;
 use crate::layer::{Content, Layer};
 use crate::oci::{self, ImageConfig};
+use crate::program::apart;
 use crate::stamp::{Inputs, Recipe};
 use crate::{Built, ImageError, elf, reference};
 use std::path::Path;
-use std::process::Command;
 
 const BUSYBOX: (&str, &str) = ("/bin/busybox", "busybox-static");
 
@@ -24,7 +24,7 @@ pub fn build_busybox(dir: &Path) -> Result<Built, ImageError> {
         return Err(ImageError::MissingPackage { what: "a static busybox".to_owned(), package: BUSYBOX.1 });
     }
     let inputs = Inputs::of(std::iter::once(busybox.as_path()))?;
-    let applets = Command::new(&busybox).arg("--list").output().map_err(ImageError::io("cannot run", &busybox))?;
+    let applets = apart(&busybox).arg("--list").output().map_err(ImageError::io("cannot run", &busybox))?;
     recipe.begin()?;
     let mut layer = Layer::new();
     layer.file("/bin/busybox", Content::Host(busybox.clone()), 0o755, 0);

@@ -2,11 +2,16 @@
 //!
 //! The gRPC services under it differ between containerd 1.6 and 2.x (content and images, then transfer);
 //! `ctr images import` is the interface that stayed.
+//!
+//! Whoever drops one of these calls, since a signal came, ends its `ctr` with it: that has nothing to put in order, and ends by any
+//! signal at once. An image has its name only when all of it is there, so that none is half imported. What was loaded of one is
+//! containerd's to keep, for a day at the most: the next import goes on with it. A `ctr` whose caller is killed goes on to its end,
+//! and what it loads is whole.
 
 use crate::elf::shorten;
+use crate::program::apart;
 use crate::{Built, ImageError};
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
@@ -49,14 +54,14 @@ pub async fn ensure(socket: &Path, built: &Built) -> Result<bool, ImageError> {
 }
 
 fn ctr(socket: &Path) -> Command {
-    let mut command = Command::new("ctr");
+    let mut command = Command::from(apart("ctr"));
     command.arg("--address").arg(socket).args(["--namespace", NAMESPACE]);
     command
 }
 
 async fn run(mut command: Command) -> Result<String, ImageError> {
     let failed = |detail: String| ImageError::Program { program: "ctr".to_owned(), detail };
-    command.stdin(Stdio::null()).kill_on_drop(true);
+    command.kill_on_drop(true);
     let output = match tokio::time::timeout(DEADLINE, command.output()).await {
         Err(_) => return Err(failed(format!("no end after {} s", DEADLINE.as_secs()))),
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -5,11 +5,11 @@
 
 use crate::ImageError;
 use crate::layer::{Content, Layer};
+use crate::program::apart;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const PT_INTERP: u32 = 3;
 
@@ -72,7 +72,7 @@ pub fn closure(executable: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, ImageErr
 /// # Errors
 /// As for [`closure`].
 pub fn listed(loader: &Path, object: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, ImageError> {
-    let output = Command::new(loader)
+    let output = apart(loader)
         .arg("--list")
         .arg(object)
         .env_remove("LD_LIBRARY_PATH")

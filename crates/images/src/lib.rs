@@ -22,6 +22,7 @@ mod launcher;
 pub mod layer;
 pub mod oci;
 mod pause;
+mod program;
 pub mod stamp;
 
 pub use busybox::build_busybox;

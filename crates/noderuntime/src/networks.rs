@@ -171,6 +171,8 @@ fn call(layout: &Layout, stale: Option<&BTreeSet<String>>) -> io::Result<()> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        // A key that interrupts us is not for it: it is through in a moment.
+        .process_group(0)
         .spawn()
         .map_err(|error| io::Error::new(error.kind(), format!("{} cannot be run: {error}", program.display())))?;
     if let Some(mut stdin) = child.stdin.take() {

@@ -45,8 +45,16 @@ pub struct Options {
     pub purge: bool,
 }
 
-/// The label that KubeVirt puts on a guest's pod.
-const GUEST_LABEL: (&str, &str) = ("kubevirt.io", "virt-launcher");
+impl Options {
+    /// Seconds that a pod's containers get to end.
+    fn grace_s(&self, pod: &str) -> u32 {
+        if pod.starts_with(GUEST_NAMES) { self.guest_grace_s } else { self.pod_grace_s }
+    }
+}
+
+/// How the names of guests' pods begin, KubeVirt's and ours. The runtime knows no owners of pods; of what it knows the name is what
+/// nobody can change. The label of such pods may be taken off before the sandbox is made, and its guest would be killed early.
+const GUEST_NAMES: &str = "virt-launcher-";
 
 /// How long `carrack up` gets to flush and end.
 const UP_GRACE: Duration = Duration::from_secs(15);
@@ -214,14 +222,13 @@ async fn stop_and_remove(
         say(format!("stopping {} pods", sandboxes.len()));
         let mut jobs = JoinSet::new();
         for sandbox in sandboxes {
-            let is_guest = sandbox.labels.get(GUEST_LABEL.0).is_some_and(|value| value == GUEST_LABEL.1);
-            let grace_s = if is_guest { options.guest_grace_s } else { options.pod_grace_s };
             let ids: Vec<String> = containers
                 .iter()
                 .filter(|container| container.pod_sandbox_id == sandbox.id)
                 .map(|container| container.id.clone())
                 .collect();
-            let name = sandbox.metadata.map(|meta| format!("{}/{}", meta.namespace, meta.name)).unwrap_or_default();
+            let meta = sandbox.metadata.unwrap_or_default();
+            let (grace_s, name) = (options.grace_s(&meta.name), format!("{}/{}", meta.namespace, meta.name));
             jobs.spawn(remove_pod(cri.clone(), socket.to_owned(), name, sandbox.id, ids, grace_s));
         }
         let failures: Vec<String> = jobs.join_all().await.into_iter().filter_map(Result::err).collect();
@@ -426,6 +433,20 @@ fn remove_log_links(pod_log_dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_is_known_by_its_pods_name() {
+        let options = Options { guest_grace_s: 60, pod_grace_s: 5, purge: false };
+        for (pod, grace_s) in [
+            ("virt-launcher-demo-x7k2p", 60),
+            ("virt-provisioning-demo-x7k2p", 5),
+            ("demo", 5),
+            ("virt-launcher", 5),
+            ("", 5),
+        ] {
+            assert_eq!(options.grace_s(pod), grace_s, "{pod}");
+        }
+    }
 
     #[test]
     fn links_to_logs_go_and_others_stay() {

@@ -36,7 +36,8 @@ pub fn subtract(to: &mut ResourceList, other: &ResourceList) {
     }
 }
 
-pub(crate) fn raise(to: &mut ResourceList, other: &ResourceList) {
+/// Raises each of `to` to what `other` has of it, where that is more.
+pub fn raise(to: &mut ResourceList, other: &ResourceList) {
     for (name, quantity) in other {
         let have = to.entry(name.clone()).or_default();
         if *quantity > *have {

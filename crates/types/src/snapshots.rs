@@ -230,7 +230,8 @@ pub fn crds() -> Vec<Value> {
                 ("DeletionPolicy", "string", ".deletionPolicy"),
                 ("Age", "date", ".metadata.creationTimestamp"),
             ]),
-            json!({"required": ["deletionPolicy", "driver"], "properties": {"driver": text(), "deletionPolicy": policy,
+            json!({"description": "How snapshots that name it are taken: by which driver, and what becomes of them.",
+                "required": ["deletionPolicy", "driver"], "properties": {"driver": text(), "deletionPolicy": policy,
                 "parameters": {"type": "object", "additionalProperties": text()}}}),
         ),
         definition(
@@ -248,7 +249,8 @@ pub fn crds() -> Vec<Value> {
                 ("CreationTime", "date", ".status.creationTime"),
                 ("Age", "date", ".metadata.creationTimestamp"),
             ]),
-            json!({"required": ["spec"], "properties": {
+            json!({"description": "The wish to keep a claim's volume as it is now, or the name of a snapshot that is there.",
+                "required": ["spec"], "properties": {
                 "spec": {"type": "object", "required": ["source"], "properties": {
                     "source": one_of(["persistentVolumeClaimName", "volumeSnapshotContentName"]),
                     "volumeSnapshotClassName": text()}},
@@ -270,7 +272,8 @@ pub fn crds() -> Vec<Value> {
                 ("VolumeSnapshotNamespace", "string", ".spec.volumeSnapshotRef.namespace"),
                 ("Age", "date", ".metadata.creationTimestamp"),
             ]),
-            json!({"required": ["spec"], "properties": {
+            json!({"description": "A snapshot where it is kept: what the driver has taken of a volume.",
+                "required": ["spec"], "properties": {
                 "spec": {"type": "object",
                     "required": ["deletionPolicy", "driver", "source", "volumeSnapshotRef"], "properties": {
                     "deletionPolicy": policy, "driver": text(), "sourceVolumeMode": text(),
@@ -282,4 +285,17 @@ pub fn crds() -> Vec<Value> {
                     {"type": "integer", "format": "int64"}, "restoreSize": int, "readyToUse": bool, "error": error()}}}}),
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::crds;
+
+    #[test]
+    fn each_kind_says_what_it_is() {
+        for crd in crds() {
+            let about = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"];
+            assert!(about.as_str().is_some_and(|text| text.ends_with('.')), "{}", crd["metadata"]["name"]);
+        }
+    }
 }

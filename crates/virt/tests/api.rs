@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 
 #[path = "api/data_volumes.rs"]
 mod data_volumes;
+#[path = "api/launchers.rs"]
+mod launchers;
 #[path = "api/presets.rs"]
 mod presets;
 
@@ -448,35 +450,6 @@ fn what_an_instance_is_is_said_by_components() {
     assert_eq!(cluster.call(controller(), Method::PATCH, &path, &failed).0, 200);
     let free = json!({"metadata": {"finalizers": []}});
     assert_eq!(cluster.call(bob(), Method::PATCH, &path, &free).0, 200);
-}
-
-#[test]
-fn launchers_are_made_by_components() {
-    const PODS: &str = "/api/v1/namespaces/default/pods";
-    let cluster = Cluster::new();
-    let none: [&str; 0] = [];
-    let rights = json!({"metadata": {"name": "all"}, "subjects": [{"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
-    cluster.admin(Method::POST, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &rights, 201);
-    let account = json!({"metadata": {"name": "default"}});
-    cluster.admin(Method::POST, "/api/v1/namespaces/default/serviceaccounts", &account, 201);
-    let made = cluster.admin(Method::POST, VMIS, &vmi(), 201);
-    let pod = |name: &str, kind: &str, controls: bool| {
-        json!({"metadata": {"name": name, "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": kind, "name": "demo",
-            "uid": made["metadata"]["uid"], "controller": controls}]},
-            "spec": {"containers": [{"name": "c", "image": "i"}]}})
-    };
-    let by = |user: &str, method: Method, path: &str, body: &Value, code: u16| {
-        let (got, reply) = cluster.call(Caller::new(user, none), method, path, body);
-        assert_eq!(got, code, "{user} {path}: {reply}");
-    };
-    by("bob", Method::POST, PODS, &pod("a", "VirtualMachineInstance", true), 403);
-    by("bob", Method::POST, PODS, &pod("a", "VirtualMachineInstance", false), 201);
-    by("bob", Method::POST, PODS, &pod("b", "VirtualMachine", true), 201);
-    let adopt = json!({"metadata": pod("a", "VirtualMachineInstance", true)["metadata"]});
-    by("bob", Method::PATCH, &format!("{PODS}/a"), &adopt, 403);
-    by(USER_VIRT_CONTROLLER, Method::POST, PODS, &pod("c", "VirtualMachineInstance", true), 201);
-    by("bob", Method::PATCH, &format!("{PODS}/c"), &json!({"metadata": {"labels": {"a": "b"}}}), 200);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use super::Sources;
 use crate::initramfs::Initramfs;
+use crate::program::apart;
 use crate::{ImageError, elf};
 use std::path::Path;
-use std::process::Command;
 
 /// Path in the guest, mode, text.
 pub(super) const SCRIPTS: &[(&str, u32, &str)] = &[
@@ -56,10 +56,8 @@ pub(super) fn build(sources: &Sources) -> Result<Initramfs, ImageError> {
         return Err(ImageError::MissingPackage { what: "a static busybox".to_owned(), package: "busybox-static" });
     }
     tree.file("/bin/busybox", 0o755, read(&sources.busybox)?).symlink("/init", "/bin/busybox");
-    let output = Command::new(&sources.busybox)
-        .arg("--list-full")
-        .output()
-        .map_err(ImageError::io("cannot run", &sources.busybox))?;
+    let output =
+        apart(&sources.busybox).arg("--list-full").output().map_err(ImageError::io("cannot run", &sources.busybox))?;
     for applet in String::from_utf8_lossy(&output.stdout).lines().filter(|name| !name.is_empty()) {
         if !tree.contains(applet) {
             tree.symlink(applet, "/bin/busybox");

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -264,8 +265,9 @@ fn run(at: At<'_>, program: &'static str, arguments: &[&str]) -> Result<String, 
         }
     };
     let what = || format!("{program} {}", arguments.join(" "));
-    let output =
-        command.args(arguments).stdin(Stdio::null()).output().map_err(|error| NetworkError::Run(what(), error))?;
+    // A key that interrupts us is not for it: it is through in a moment, and half a network would be told as a failure.
+    command.args(arguments).stdin(Stdio::null()).process_group(0);
+    let output = command.output().map_err(|error| NetworkError::Run(what(), error))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

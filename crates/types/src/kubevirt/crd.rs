@@ -31,6 +31,8 @@ struct Column(&'static str, &'static str, &'static str, &'static str, i32);
 struct Row {
     group: &'static str,
     kind: &'static str,
+    /// What an object of it is, for `kubectl explain`.
+    about: &'static str,
     plural: &'static str,
     singular: &'static str,
     short_names: &'static [&'static str],
@@ -84,6 +86,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "kubevirt.io",
         kind: "VirtualMachine",
+        about: "A virtual machine, which is there whether or not it runs: what it is made of, and when it is to \
+            run. Each time that it runs it does so as a VirtualMachineInstance of its name.",
         plural: "virtualmachines",
         singular: "virtualmachine",
         short_names: &["vm", "vms"],
@@ -102,6 +106,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "kubevirt.io",
         kind: "VirtualMachineInstance",
+        about: "A virtual machine that runs, or is about to, in a pod of its own. It is there for one run alone; \
+            what is to last is a VirtualMachine.",
         plural: "virtualmachineinstances",
         singular: "virtualmachineinstance",
         short_names: &["vmi", "vmis"],
@@ -125,6 +131,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "kubevirt.io",
         kind: "VirtualMachineInstanceReplicaSet",
+        about: "Keeps a number of like instances running: one that ends is replaced by a new one.",
         plural: "virtualmachineinstancereplicasets",
         singular: "virtualmachineinstancereplicaset",
         short_names: &["vmirs", "vmirss"],
@@ -156,6 +163,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "kubevirt.io",
         kind: "VirtualMachineInstanceMigration",
+        about: "The wish that a running instance be moved to another node, which is refused here.",
         plural: "virtualmachineinstancemigrations",
         singular: "virtualmachineinstancemigration",
         short_names: &["vmim", "vmims"],
@@ -173,6 +181,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "kubevirt.io",
         kind: "VirtualMachineInstancePreset",
+        about: "What instances are completed by whose labels it chooses. Deprecated: instance types and preferences \
+            take its place.",
         plural: "virtualmachineinstancepresets",
         singular: "virtualmachineinstancepreset",
         short_names: &["vmipreset", "vmipresets"],
@@ -187,6 +197,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "kubevirt.io",
         kind: "KubeVirt",
+        about: "How virtual machines are run in this cluster. One object of it has the settings for all of them.",
         plural: "kubevirts",
         singular: "kubevirt",
         short_names: &["kv", "kvs"],
@@ -201,6 +212,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "snapshot.kubevirt.io",
         kind: "VirtualMachineSnapshot",
+        about: "The wish to keep a machine as it is now, its disks included, so that it can be restored.",
         plural: "virtualmachinesnapshots",
         singular: "virtualmachinesnapshot",
         short_names: &["vmsnapshot", "vmsnapshots"],
@@ -222,6 +234,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "snapshot.kubevirt.io",
         kind: "VirtualMachineSnapshotContent",
+        about: "What a snapshot of a machine has kept: the machine's spec, and the snapshots of its volumes.",
         plural: "virtualmachinesnapshotcontents",
         singular: "virtualmachinesnapshotcontent",
         short_names: &["vmsnapshotcontent", "vmsnapshotcontents"],
@@ -240,6 +253,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "snapshot.kubevirt.io",
         kind: "VirtualMachineRestore",
+        about: "The wish that a machine become again what a snapshot of it has kept, or that a new one be made from \
+            that.",
         plural: "virtualmachinerestores",
         singular: "virtualmachinerestore",
         short_names: &["vmrestore", "vmrestores"],
@@ -260,6 +275,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "clone.kubevirt.io",
         kind: "VirtualMachineClone",
+        about: "The wish for a new machine that is like another one, or like a snapshot of one.",
         plural: "virtualmachineclones",
         singular: "virtualmachineclone",
         short_names: &["vmclone", "vmclones"],
@@ -278,6 +294,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "export.kubevirt.io",
         kind: "VirtualMachineExport",
+        about: "The wish that disks of a machine, a snapshot or a claim can be downloaded. Kept as it is given: \
+            nothing comes of it here.",
         plural: "virtualmachineexports",
         singular: "virtualmachineexport",
         short_names: &["vmexport", "vmexports"],
@@ -296,6 +314,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "pool.kubevirt.io",
         kind: "VirtualMachinePool",
+        about: "Keeps a number of like machines. Kept as it is given: nothing comes of it here.",
         plural: "virtualmachinepools",
         singular: "virtualmachinepool",
         short_names: &["vmpool", "vmpools"],
@@ -321,6 +340,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "instancetype.kubevirt.io",
         kind: "VirtualMachineInstancetype",
+        about: "The size of machines in its namespace that name it: their CPUs, their memory, and what else an \
+            owner of machines does not choose himself.",
         plural: "virtualmachineinstancetypes",
         singular: "virtualmachineinstancetype",
         short_names: &["vminstancetype", "vminstancetypes", "vmf", "vmfs"],
@@ -335,6 +356,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "instancetype.kubevirt.io",
         kind: "VirtualMachineClusterInstancetype",
+        about: "The size of machines in any namespace that name it: their CPUs, their memory, and what else an \
+            owner of machines does not choose himself.",
         plural: "virtualmachineclusterinstancetypes",
         singular: "virtualmachineclusterinstancetype",
         short_names: &["vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"],
@@ -349,6 +372,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "instancetype.kubevirt.io",
         kind: "VirtualMachinePreference",
+        about: "What machines in its namespace that name it are like where they do not say it themselves, such as \
+            the buses of their disks.",
         plural: "virtualmachinepreferences",
         singular: "virtualmachinepreference",
         short_names: &["vmpref", "vmprefs", "vmp", "vmps"],
@@ -363,6 +388,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "instancetype.kubevirt.io",
         kind: "VirtualMachineClusterPreference",
+        about: "What machines in any namespace that name it are like where they do not say it themselves, such as \
+            the buses of their disks.",
         plural: "virtualmachineclusterpreferences",
         singular: "virtualmachineclusterpreference",
         short_names: &["vmcp", "vmcps"],
@@ -377,6 +404,8 @@ const TABLE: &[Row] = &[
     Row {
         group: "migrations.kubevirt.io",
         kind: "MigrationPolicy",
+        about: "How instances that it chooses are moved to other nodes. Kept as it is given: nothing comes of it \
+            here.",
         plural: "migrationpolicies",
         singular: "migrationpolicy",
         short_names: &[],
@@ -391,6 +420,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "backup.kubevirt.io",
         kind: "VirtualMachineBackup",
+        about: "The wish for a backup of a machine's disks. Kept as it is given: nothing comes of it here.",
         plural: "virtualmachinebackups",
         singular: "virtualmachinebackup",
         short_names: &["vmbackup", "vmbackups"],
@@ -405,6 +435,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "backup.kubevirt.io",
         kind: "VirtualMachineBackupTracker",
+        about: "What of a machine's disks the last backup has. Kept as it is given: nothing comes of it here.",
         plural: "virtualmachinebackuptrackers",
         singular: "virtualmachinebackuptracker",
         short_names: &["vmbackuptracker", "vmbackuptrackers"],
@@ -419,6 +450,7 @@ const TABLE: &[Row] = &[
     Row {
         group: "plugin.kubevirt.io",
         kind: "Plugin",
+        about: "An extension of how machines are run. Kept as it is given: nothing comes of it here.",
         plural: "plugins",
         singular: "plugin",
         short_names: &[],
@@ -451,6 +483,7 @@ fn definition(row: &Row) -> Value {
     }
     let schema = json!({
         "type": "object",
+        "description": row.about,
         "required": ["spec"],
         "properties": properties,
     });
@@ -603,7 +636,9 @@ mod tests {
             assert_eq!(crd.spec.versions.iter().filter(|version| version.storage).count(), 1, "{name}");
             assert_eq!(name, format!("{}.{}", crd.spec.names.plural, crd.spec.group));
             for version in value["spec"]["versions"].as_array().unwrap() {
-                check_structural(&name, &version["schema"]["openAPIV3Schema"]);
+                let schema = &version["schema"]["openAPIV3Schema"];
+                check_structural(&name, schema);
+                assert!(schema["description"].as_str().is_some_and(|text| text.ends_with('.')), "{name}");
             }
             assert!(names.insert(name));
         }

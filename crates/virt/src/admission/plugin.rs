@@ -1,10 +1,12 @@
 //! The API server's hook: reads objects into types, and carries changes and faults back.
 
+use std::collections::BTreeSet;
+
 use carrack_apiserver::Status;
 use carrack_apiserver::admission::{AdmissionPlugin, Along, Attributes, Lookup, Needed, Operation};
 use carrack_apiserver::object::{Object, at};
 use carrack_auth::Caller;
-use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
+use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_CONTROLLER_MANAGER, USER_VIRT_CONTROLLER};
 use carrack_types::kubevirt::instancetype::{InstancetypeSpec, PreferenceSpec};
 use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
 use carrack_types::kubevirt::snapshot::GROUP as SNAPSHOT_GROUP;
@@ -39,6 +41,9 @@ const SETS: &str = "virtualmachineinstancereplicasets";
 pub(super) const INSTANCES: &str = "virtualmachineinstances";
 /// Kind of the object with the cluster's settings.
 pub(super) const SETTINGS: &str = "kubevirts";
+
+/// Who lets go of what is to outlive its owner: the garbage collector, with the other controllers or as itself.
+const COLLECTORS: [&str; 2] = [USER_CONTROLLER_MANAGER, "system:serviceaccount:kube-system:generic-garbage-collector"];
 
 /// Admission of `kubevirt.io`'s machines, instances, presets and migrations, of instance types and preferences, of snapshots and restores,
 /// of evictions of launchers, and of pods that say they are launchers.
@@ -268,21 +273,27 @@ fn open_gate(pod: &mut Map<String, Value>) {
     }
 }
 
-/// Refuses a pod that somebody else than KubeVirt's components makes the launcher of an instance: what a node has for the
-/// launcher would go to it, and with it the instance would end.
+/// Refuses that somebody else than KubeVirt's components makes a pod the launcher of an instance, or one that is such a launcher
+/// none any more. What a node has for the launcher would go to the former, and with it the instance would end; the guest in the latter
+/// would be nobody's, and another copy of it might begin. An instance's launcher that is to outlive it is let go of by the garbage
+/// collector (`Orphan`). (Upstream goes by a label, which it lets anybody take off.)
 fn check_launcher(attributes: &Attributes<'_>) -> Result<(), Status> {
-    let launched = |object: &Map<String, Value>| -> Vec<String> {
-        instances_in(object).into_iter().map(|owner| owner.uid).collect()
+    // With the name: by it a pod that only uses claims is told from a launcher.
+    let launched = |object: &Map<String, Value>| -> BTreeSet<(String, String)> {
+        instances_in(object).into_iter().map(|owner| (owner.uid, owner.name)).collect()
     };
     let new = launched(&attributes.object);
-    if new.is_empty() || is_component(attributes.caller) {
-        return Ok(());
-    }
     let old = attributes.old.map(launched).unwrap_or_default();
-    if new.iter().all(|uid| old.contains(uid)) {
+    if new == old || is_component(attributes.caller) {
         return Ok(());
     }
-    Err(attributes.forbidden("only KubeVirt's components may make a pod the launcher of an instance"))
+    if !new.is_subset(&old) {
+        return Err(attributes.forbidden("only KubeVirt's components may make a pod the launcher of an instance"));
+    }
+    if COLLECTORS.contains(&attributes.caller.user.as_str()) {
+        return Ok(());
+    }
+    Err(attributes.forbidden("only KubeVirt's components may take the launcher of an instance from it"))
 }
 
 /// Whether somebody may change the status of an instance as he does.
