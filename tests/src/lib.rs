@@ -95,6 +95,21 @@ pub fn eventually_true(what: &str, limit_s: u64, mut condition: impl FnMut() -> 
     eventually(what, limit_s, || if condition() { Ok(()) } else { Err("it is not so".to_owned()) });
 }
 
+/// Sees to it that something stays so for a while.
+///
+/// # Panics
+/// It is not so at some moment of that time.
+pub fn stays(what: &str, for_s: u64, mut check: impl FnMut() -> Result<(), String>) {
+    let end = Instant::now() + Duration::from_secs(for_s);
+    while Instant::now() < end {
+        if let Err(why) = check() {
+            panic!("{what}: not for {for_s} s: {why}");
+        }
+        // The pace of asking.
+        std::thread::sleep(Duration::from_secs(1).min(end.saturating_duration_since(Instant::now())));
+    }
+}
+
 /// Asserts that `text` holds each of `parts`.
 ///
 /// # Panics

@@ -2,7 +2,7 @@
 //! once or late. No pod is rejected for good, none hangs in deletion, devices are right. And the agent alone may
 //! restart as often as it likes.
 
-use carrack_e2e::{Kubectl, Plugin, Sandbox, eventually, eventually_true, root};
+use carrack_e2e::{Kubectl, Plugin, Sandbox, eventually, eventually_true, root, stays};
 use serde_json::Value;
 
 const RESOURCE: &str = "test.carrack.io/widget";
@@ -47,8 +47,17 @@ fn no_rejection(kubectl: &Kubectl<'_>) {
     }
 }
 
-/// One power cut with pods that are deleted before it, during it, after it, and not at all.
-fn cut(sandbox: &Sandbox, held: Plugin, plugin_late: bool) -> Plugin {
+/// How long plugins stay away after each power cut, in seconds. `CARRACK_PLUGINS_AWAY=0,30,200` takes some minutes.
+fn absences() -> Vec<u64> {
+    let told = std::env::var("CARRACK_PLUGINS_AWAY").unwrap_or_else(|_| "0,1".to_owned());
+    let read = |seconds: &str| seconds.trim().parse().ok();
+    let read: Option<Vec<u64>> = told.split(',').map(read).collect();
+    assert!(read.is_some(), "{told}: not seconds with commas between them");
+    read.unwrap_or_default()
+}
+
+/// One power cut with pods that are deleted before it, during it, after it, and not at all. Their plugin is away for so many seconds.
+fn cut(sandbox: &Sandbox, held: Plugin, away_s: u64) -> Plugin {
     let kubectl = sandbox.kubectl();
     for name in ["before", "during", "after"] {
         kubectl.apply(&pod(name));
@@ -62,7 +71,7 @@ fn cut(sandbox: &Sandbox, held: Plugin, plugin_late: bool) -> Plugin {
     kubectl.ok(&["delete", "pod", "before", "--wait=false"]);
     sandbox.cut_power();
     drop(held);
-    let early = (!plugin_late).then(|| plugin(sandbox));
+    let early = (away_s == 0).then(|| plugin(sandbox));
     sandbox.start(&[]);
     // What the node said before the power cut stands until it says something else.
     eventually_true("the node tells of another boot", 30, || {
@@ -73,13 +82,15 @@ fn cut(sandbox: &Sandbox, held: Plugin, plugin_late: bool) -> Plugin {
     for name in ["before", "during"] {
         eventually_true("a deleted pod is gone", 60, || kubectl.get("pod", name).is_none());
     }
+    let waits = || {
+        let state = kubectl.field("pod", "stays", "/status/containerStatuses/0/state/waiting/message");
+        let text = state.as_str().unwrap_or_default().to_owned();
+        let is_over = kubectl.field("pod", "stays", "/status/phase") == "Failed";
+        if text.contains(RESOURCE) && !is_over { Ok(()) } else { Err(text) }
+    };
     let held = early.unwrap_or_else(|| {
-        eventually("it says what it waits for", 60, || {
-            let state = kubectl.field("pod", "stays", "/status/containerStatuses/0/state/waiting/message");
-            let text = state.as_str().unwrap_or_default().to_owned();
-            if text.contains(RESOURCE) { Ok(()) } else { Err(text) }
-        });
-        assert_ne!(kubectl.field("pod", "stays", "/status/phase"), "Failed");
+        eventually("it says what it waits for", 60, waits);
+        stays("it waits", away_s, waits);
         plugin(sandbox)
     });
     for name in ["stays", "after"] {
@@ -97,7 +108,7 @@ fn cut(sandbox: &Sandbox, held: Plugin, plugin_late: bool) -> Plugin {
 fn after_a_power_cut_pods_with_devices_run_again_or_go() {
     let sandbox = Sandbox::up(&["busybox", "demo"]);
     let kubectl = sandbox.kubectl();
-    let held = plugin(&sandbox);
+    let mut held = plugin(&sandbox);
     offers(&kubectl, DEVICES.len());
     kubectl.apply(&pod("stays"));
     let machine = std::fs::read_to_string(root().join("examples/vm.yaml")).expect("the example");
@@ -105,17 +116,17 @@ fn after_a_power_cut_pods_with_devices_run_again_or_go() {
     kubectl.apply(&machine.replace("terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 2"));
     let running = || kubectl.field("vmi", "demo", "/status/phase") == "Running";
     eventually_true("the machine runs", 120, running);
-    let first = kubectl.field("vmi", "demo", "/metadata/uid");
-
-    let held = cut(&sandbox, held, false);
-    eventually_true("the machine runs again", 180, || {
-        running() && kubectl.field("vmi", "demo", "/metadata/uid") != first
-    });
-    let _held = cut(&sandbox, held, true);
-    eventually_true("the machine runs once more", 180, running);
+    let mut before = kubectl.field("vmi", "demo", "/metadata/uid");
+    for away_s in absences() {
+        held = cut(&sandbox, held, away_s);
+        let now = || kubectl.field("vmi", "demo", "/metadata/uid");
+        eventually_true("the machine runs again", 180, || running() && now() != before);
+        before = now();
+    }
     no_rejection(&kubectl);
     kubectl.ok(&["delete", "vm", "demo", "--timeout=120s"]);
     kubectl.ok(&["delete", "pod", "--all", "--timeout=60s"]);
+    drop(held);
 }
 
 /// What must not change of a pod while agents come and go.

@@ -3,6 +3,7 @@
 //! They are taken from outside, on the program as a user runs it: a process is started, its socket asked, its memory
 //! read from /proc. Only the store is measured in the process.
 
+mod agent;
 mod apart;
 mod api;
 mod clones;
@@ -18,9 +19,10 @@ mod recovery;
 mod scheduler;
 mod scratch;
 mod store;
+mod used;
 mod volumes;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use self::figure::Figure;
 use crate::cli::bench::{BenchArgs, Measure};
@@ -226,25 +228,6 @@ fn of_instances(figures: &instances::Figures) -> Vec<Figure> {
     ];
     results.extend(figures.nodes_mb.map(|mb| Figure::of("  memory of the hollow nodes", "MB", None, vec![mb])));
     results
-}
-
-/// Resident memory of a process in MB (10^6 bytes).
-///
-/// # Errors
-/// It is gone.
-fn resident_mb(pid: u32) -> anyhow::Result<f64> {
-    memory_mb(pid, "VmRSS:")
-}
-
-/// What the kernel says of a process's memory in a line of its status, in MB.
-fn memory_mb(pid: u32, field: &str) -> anyhow::Result<f64> {
-    let status =
-        std::fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
-    let kib: f64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.trim().parse().ok())
-        .with_context(|| format!("the kernel tells no {field}"))?;
-    Ok(kib * 1024.0 / 1e6)
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ fn options(story: &Story, args: &DrillArgs) -> anyhow::Result<Options> {
         (apiserver.is_some(), "apiserver", "--apiserver"),
     ] {
         if given && !story.replaceable.contains(&role) {
-            bail!("{flag} is not for {}: its {role} is a part of what is played there", story.name);
+            bail!("{flag} is not for {}: {}", story.name, story.others);
         }
     }
     if args.outage.is_some() && story.outage.is_none() {
@@ -271,6 +271,11 @@ struct Listed {
     /// For how long what is out stays out, where that can be chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     outage_s: Option<u64>,
+    /// Roles that another program may play, by the flag that names it.
+    replaceable: &'static [&'static str],
+    /// Why no other program may play the rest.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    others: &'static str,
     plants: Vec<Planted>,
 }
 
@@ -295,6 +300,8 @@ fn listed() -> Vec<Listed> {
         title: story.title,
         invariants: story.rules.iter().map(invariant).collect(),
         outage_s: story.outage.map(|outage| outage.as_secs()),
+        replaceable: story.replaceable,
+        others: story.others,
         plants: story.plants.iter().map(planted).collect(),
     };
     STORIES.iter().map(of).collect()
@@ -310,11 +317,30 @@ fn list() -> String {
         if let Some(outage) = story.outage {
             out.push_str(&format!("    --outage SECONDS, {} by default\n", outage.as_secs()));
         }
+        if !story.replaceable.is_empty() {
+            let flags: Vec<String> = story.replaceable.iter().map(|role| format!("--{role}")).collect();
+            out.push_str(&format!("    others may play: {}\n", flags.join(", ")));
+        }
+        if !story.others.is_empty() {
+            out.push_str(&format!("    nobody else may play the rest: {}\n", story.others));
+        }
         for plant in story.plants {
             out.push_str(&format!("    --plant {}: {}\n", plant.name, plant.what));
         }
     }
     out
+}
+
+/// Whether something of this name can be planted in a drill.
+#[cfg(test)]
+pub fn can_plant(name: &str) -> bool {
+    STORIES.iter().flat_map(|story| story.plants).any(|plant| plant.name == name)
+}
+
+/// Whether a drill looks at an invariant of this name.
+#[cfg(test)]
+pub fn looks_at(name: &str) -> bool {
+    STORIES.iter().flat_map(|story| story.rules).any(|rule| rule.name == name)
 }
 
 #[cfg(test)]
@@ -354,7 +380,11 @@ mod tests {
         check(&["kill-9", "--scheduler", &none], &["--scheduler", &none]);
         check(&["gpu-extender", "--scheduler", &plain], &["--scheduler", &plain, "executed"]);
         check(&["gpu-extender", "--scheduler", &folder], &["--scheduler", "executed"]);
-        check(&["node-death", "--kubelet", &none], &["--kubelet is not for node-death"]);
+        check(&["node-death", "--kubelet", &none], &["--kubelet is not for node-death", "`carrack up`"]);
+        check(&["node-death", "--scheduler", &good], &["--scheduler is not for node-death", "promise"]);
+        check(&["gpu-extender", "--kubelet", &good], &["--kubelet is not for gpu-extender", "hollow"]);
+        // No pod is scheduled there: whoever were named would take no part, and be said to hold.
+        check(&["clone-under-lag", "--scheduler", &good], &["--scheduler is not for clone-under-lag"]);
         // A list of all, or one drill.
         check(&["--list", "kill-9"], &["--list", "cannot be used with"]);
     }
@@ -368,6 +398,12 @@ mod tests {
                 for plant in story.plants {
                     assert!(list.contains(plant.name), "{}", plant.name);
                 }
+                for role in story.replaceable {
+                    assert!(list.contains(role), "{role}");
+                }
+                // Whoever is refused is told why.
+                assert_eq!(story.others.is_empty(), story.replaceable.len() == 3, "{}", story.name);
+                assert!(list.contains(story.others), "{}", story.name);
             }
         }
         assert_eq!(data.as_array().map(Vec::len), Some(STORIES.len()));

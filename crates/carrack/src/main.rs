@@ -15,6 +15,8 @@ mod bench;
 mod cli;
 mod completion;
 mod console;
+#[cfg(test)]
+mod documents;
 mod down;
 mod drill;
 mod explain;

@@ -52,6 +52,7 @@ fn request(args: SimArgs) -> Request {
         without: without.collect(),
         kept_parts: (!args.only.is_empty()).then(|| only.collect()),
         heal_after: args.heal_after.map(Duration::from_secs),
+        compares: args.compare,
         ..usual
     };
     Request {
@@ -68,6 +69,8 @@ fn request(args: SimArgs) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use carrack_sim::{plants, run, shrink};
     use clap::Parser as _;
 
@@ -178,6 +181,66 @@ mod tests {
         let picture = std::fs::read_to_string(&file).expect("the picture");
         for part in ["<svg ", "apiserver 0", "scheduler", "no-child-made-twice is broken"] {
             assert!(picture.contains(part), "{part}");
+        }
+    }
+
+    /// What a night makes of a program that says this and fails: what broke, the last line, and the seeds it was asked to play,
+    /// each with its kind of runs, in their order.
+    fn night(said: &str) -> (String, String, Vec<(u64, String)>) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [program, soak, asked] = ["broken", "soak", "asked"].map(|name| dir.path().join(name));
+        let note = format!("echo \"$3 $6\" >>'{}'", asked.display());
+        let lines = format!("#!/bin/sh\n{note}\necho '{said}'\necho 'error: an invariant broke' >&2\nexit 1\n");
+        std::fs::write(&program, lines).expect("written");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("changed");
+        let night = std::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/soak"))
+            .arg(&program)
+            .arg("2")
+            .env("SOAK_DIR", &soak)
+            .env("SOAK_SEED", "1")
+            .output()
+            .expect("it runs");
+        let told = String::from_utf8(night.stdout).expect("text");
+        assert_eq!(night.status.code(), Some(1), "{told}");
+        let failed = std::fs::read_to_string(soak.join("failed")).expect("what broke");
+        let asked = std::fs::read_to_string(&asked).expect("what was asked for");
+        let asked = asked.lines().filter_map(|line| line.split_once(' '));
+        let asked = asked.map(|(seed, kind)| (seed.parse().expect("a seed"), kind.to_owned()));
+        (failed, told.lines().last().unwrap_or_default().to_owned(), asked.collect())
+    }
+
+    /// What broke in a night is told with the command that plays it, and counted at the end, as is what held before it; and no
+    /// run is played twice.
+    #[test]
+    fn a_night_tells_what_broke() {
+        let broken = "seed 8: it is broken: so\nreplay: carrack sim --seed 8 --trace";
+        // What is said, what is told of it, whether anything held before, and how far it is from one whole run to the next.
+        for (said, parts, has_clean, step) in [
+            (format!("{broken}\npicture: x.svg"), [broken, "replay: "], false, 1),
+            (format!("{broken}\n30 runs before it held, in 1.0 s"), [broken, "replay: "], true, 31),
+            // It was killed.
+            (
+                "seed 7: 5 s simulated, 3 events, trace 00".to_owned(),
+                ["ended otherwise, after 1 runs", "seed 7"],
+                true,
+                2,
+            ),
+        ] {
+            let (failed, sum, asked) = night(&said);
+            for part in parts {
+                assert!(failed.contains(part), "{failed}");
+            }
+            assert_eq!(sum.starts_with("0 clean runs; "), !has_clean, "{said}: {sum}");
+            assert!(!sum.contains(" 0 broken ones"), "{said}: {sum}");
+            // Those of the first worker; the others begin far from there.
+            let is_own = |(seed, _): &&(u64, String)| (100_000_000..200_000_000).contains(seed);
+            let own: Vec<&(u64, String)> = asked.iter().filter(is_own).collect();
+            assert!(own.len() > 1, "{said}: {asked:?}");
+            for pair in own.windows(2) {
+                let [(seed, kind), (next, _)] = pair else { continue };
+                let expected = seed + if kind == "--small" { 10_000 } else { step };
+                assert_eq!(*next, expected, "{said}: {asked:?}");
+            }
         }
     }
 

@@ -1,15 +1,17 @@
+#![expect(clippy::disallowed_methods, reason = "shell: starts processes and measures time")]
 //! Roles in processes of their own beside the one that is measured, and an API server that they can talk to: over HTTPS, on a
 //! port of the loopback address.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, write_private};
 use carrack_noderuntime::Layout;
 
-use super::resident_mb;
+use super::used;
 use crate::cli::access::AccessArgs;
 use crate::cli::store::StoreArgs;
 use crate::network;
@@ -32,7 +34,11 @@ pub async fn server(layout: &Layout, pki: &Pki, port: u16) -> anyhow::Result<api
 }
 
 /// A role in a process of its own, which ends with this.
-pub struct Apart(Child);
+pub struct Apart {
+    child: Child,
+    /// When it was started.
+    pub began: Instant,
+}
 
 impl Apart {
     /// Starts a role with these arguments, which talks to the server on a port as somebody.
@@ -47,6 +53,7 @@ impl Apart {
         let path = layout.data_dir().join(format!("{name}.yaml"));
         write_private(&path, &kubeconfig.to_text()).with_context(|| format!("cannot write {}", path.display()))?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let began = Instant::now();
         let child = Command::new(program)
             .args(role)
             .args(["--log-level", "warn", "--kubeconfig"])
@@ -55,7 +62,7 @@ impl Apart {
             .stdout(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start the role {name}"))?;
-        Ok(Self(child))
+        Ok(Self { child, began })
     }
 
     /// Its resident memory, in MB (10^6 bytes).
@@ -63,15 +70,30 @@ impl Apart {
     /// # Errors
     /// It has ended.
     pub fn resident_mb(&self) -> anyhow::Result<f64> {
-        resident_mb(self.0.id())
+        used::resident_mb(self.pid())
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn ensure_runs(&mut self) -> anyhow::Result<()> {
+        let ended = self.child.try_wait().context("a process of this measurement cannot be watched")?;
+        ended.map_or(Ok(()), |status| Err(anyhow::anyhow!("process {} ended: {status}", self.pid())))
     }
 }
 
 impl Drop for Apart {
     fn drop(&mut self) {
         // It has ended by itself, or it does now.
-        if let Err(error) = self.0.kill().and_then(|()| self.0.wait().map(drop)) {
-            tracing::warn!(%error, pid = self.0.id(), "a process of this measurement cannot be ended");
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait().map(drop)) {
+            tracing::warn!(%error, pid = self.child.id(), "a process of this measurement cannot be ended");
         }
     }
 }

@@ -13,10 +13,16 @@ use carrack_noderuntime::process::ProcessId;
 use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::Value;
 
+use super::used;
 use crate::cli::{BuiltIn, ImagesDir};
 use crate::{image, output, roles};
 
-const PORTS: [&str; 6] = ["--https-port", "26443", "--kubelet-port", "26250", "--virt-handler-port", "26186"];
+/// Port of the API server.
+pub const HTTPS_PORT: u16 = 26443;
+/// Port of the kubelet.
+pub const KUBELET_PORT: u16 = 26250;
+/// Port of virt-handler.
+pub const VIRT_HANDLER_PORT: u16 = 26186;
 const POD_CIDR: &str = "10.98.0.0/24";
 
 /// How long anything may take before the measurement is given up.
@@ -66,23 +72,32 @@ impl Dir {
 
     /// Starts a cluster, with more arguments of `carrack up`, and waits for its API server.
     pub async fn start(&self, more: &[&str]) -> anyhow::Result<Cluster> {
+        let mut command = self.command("up")?;
+        command.arg("--images-dir").arg(&self.images).args(["--pod-cidr", POD_CIDR]);
+        command.args(["--kubelet-port", &KUBELET_PORT.to_string()]);
+        command.args(["--virt-handler-port", &VIRT_HANDLER_PORT.to_string()]);
+        self.until_ready(command.args(more)).await
+    }
+
+    /// Starts the API server alone in place of a cluster that was stopped, whose containers go on, and waits for it.
+    pub async fn serve(&self) -> anyhow::Result<Cluster> {
+        self.until_ready(self.command("apiserver")?.args(["--bind-address", "127.0.0.1"])).await
+    }
+
+    /// A command of this program that serves the API on the directory.
+    fn command(&self, name: &str) -> anyhow::Result<Command> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(program);
+        command.arg(name).arg("--data-dir").arg(self.layout.data_dir());
+        command.args(["--https-port", &HTTPS_PORT.to_string(), "--log-level", "warn"]);
+        command.env("MALLOC_ARENA_MAX", "2").stdin(Stdio::null()).stdout(Stdio::null());
+        Ok(command)
+    }
+
+    /// Starts it, and waits for its API server.
+    async fn until_ready(&self, command: &mut Command) -> anyhow::Result<Cluster> {
         let began = Instant::now();
-        let child = Command::new(program)
-            .arg("up")
-            .arg("--data-dir")
-            .arg(self.layout.data_dir())
-            .arg("--images-dir")
-            .arg(&self.images)
-            .args(PORTS)
-            .args(["--pod-cidr", POD_CIDR, "--log-level", "warn"])
-            .args(more)
-            .env("MALLOC_ARENA_MAX", "2")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start a cluster")?;
-        let mut process = Process(child);
+        let mut process = Process(command.spawn().context("cannot start a cluster")?);
         let deadline = began + LIMIT;
         while Instant::now() < deadline {
             if let Some(status) = process.0.try_wait().context("cannot watch the cluster")? {
@@ -247,26 +262,12 @@ impl Cluster {
 
     /// Resident memory in MB (10^6 bytes).
     pub fn memory_mb(&self) -> anyhow::Result<f64> {
-        super::resident_mb(self.process.0.id())
+        used::resident_mb(self.process.0.id())
     }
 
     /// Use of the processor over some seconds, in percent of one core.
     pub async fn idle_cpu_percent(&self, seconds: u64) -> anyhow::Result<f64> {
-        let seconds = u32::try_from(seconds).unwrap_or(60).max(1);
-        let before = self.cpu_ticks()?;
-        tokio::time::sleep(Duration::from_secs(u64::from(seconds))).await;
-        let ticks = u32::try_from(self.cpu_ticks()?.saturating_sub(before)).unwrap_or(u32::MAX);
-        // The kernel counts in hundredths of a second for user space.
-        Ok(f64::from(ticks) / f64::from(seconds))
-    }
-
-    fn cpu_ticks(&self) -> anyhow::Result<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id()))
-            .context("the cluster's process is gone")?;
-        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
-        let ticks: Vec<u64> = fields.split(' ').skip(11).take(2).filter_map(|t| t.parse().ok()).collect();
-        anyhow::ensure!(ticks.len() == 2, "the kernel tells no times of the process");
-        Ok(ticks.iter().sum())
+        used::cpu_percent(&[self.process.0.id()], seconds).await
     }
 }
 

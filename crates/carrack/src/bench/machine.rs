@@ -10,6 +10,7 @@ use carrack_noderuntime::process;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
+use super::used;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -161,20 +162,17 @@ fn changes(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
 /// What runs in the machine's container beside QEMU.
 fn beside_mb(cluster: &Cluster) -> anyhow::Result<f64> {
     let root = cluster.layout.containerd_root();
-    let mut kib = 0.0;
+    let mut mb = 0.0;
     for (process, words) in process::all() {
         let is_launcher = words.iter().any(|word| word == "virt-launcher");
         if !is_launcher || !process::is_in_container(&process, &root) {
             continue;
         }
-        let path = format!("/proc/{}/smaps_rollup", process.pid);
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
-        let line =
-            text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse().ok());
-        kib += line.unwrap_or(0.0);
+        // One that has ended meanwhile has nothing.
+        mb += u32::try_from(process.pid).ok().and_then(|pid| used::proportional_mb(pid).ok()).unwrap_or(0.0);
     }
-    anyhow::ensure!(kib > 0.0, "nothing of the launcher runs beside QEMU");
-    Ok(kib * 1024.0 / 1e6)
+    anyhow::ensure!(mb > 0.0, "nothing of the launcher runs beside QEMU");
+    Ok(mb)
 }
 
 fn qemu_runs(cluster: &Cluster) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::figure::Figure;
-use super::{Bench, clones, cluster, machine, pods, volumes};
+use super::{Bench, agent, clones, cluster, machine, pods, volumes};
 use crate::cli::BuiltIn;
 use crate::cli::bench::Measure;
 
@@ -37,7 +37,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bench.figures.push(Figure::of("resident memory, idle", "MB", Some(120.0), samples));
     }
     if bench.wanted(Measure::Pods) {
-        measure_pods(bench, &dir, &cluster).await?;
+        cluster = measure_pods(bench, &dir, cluster).await?;
     }
     if bench.wanted(Measure::Volumes) {
         dir.build(BuiltIn::Busybox)?;
@@ -77,24 +77,34 @@ async fn start(bench: &mut Bench<'_>, dir: &cluster::Dir) -> anyhow::Result<clus
     running.context("no cluster was started")
 }
 
-async fn measure_pods(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &cluster::Cluster) -> anyhow::Result<()> {
+/// Returns another cluster in the same directory.
+async fn measure_pods(
+    bench: &mut Bench<'_>,
+    dir: &cluster::Dir,
+    cluster: cluster::Cluster,
+) -> anyhow::Result<cluster::Cluster> {
     dir.build(BuiltIn::Busybox)?;
     bench.progress.step("starting pods one after another");
-    let each = pods::one_after_another(cluster, bench.args.repeat * 4).await?;
+    let each = pods::one_after_another(&cluster, bench.args.repeat * 4).await?;
     bench.figures.push(Figure::time("pod created until Running", Some(120.0), each.running_ms).in_the_middle());
     let apart = each.without_runtime_ms;
     bench.figures.push(Figure::time("of that, outside the runtime", Some(10.0), apart).in_the_middle());
     let idle = cluster.memory_mb()?;
     bench.progress.step(format!("starting {MANY} pods at once"));
-    let all = pods::at_once_ms(cluster, MANY).await?;
+    let all = pods::at_once_ms(&cluster, MANY).await?;
     bench.figures.push(Figure::time("90 pods at once until all run", Some(8000.0), vec![all]));
     bench.progress.step(format!("waiting {} s without work", bench.args.idle));
     let cpu = cluster.idle_cpu_percent(bench.args.idle).await?;
     let with = cluster.memory_mb()?;
     bench.figures.push(Figure::of("memory for 90 pods, all roles", "MB", None, vec![with - idle]));
     bench.figures.push(Figure::of("CPU with 90 idle pods, all roles", "%", None, vec![cpu]));
+    // With these pods, after all that is measured of the process with all roles: that one ends here.
+    let wishes = agent::Wishes { starts: bench.args.repeat, idle_s: bench.args.idle, pods: MANY };
+    let (figures, cluster) = agent::run(dir, cluster, &wishes, |text| bench.progress.step(text)).await?;
+    bench.figures.extend(of_agent(figures));
     bench.progress.step("removing the pods");
-    pods::remove_many(cluster, MANY).await
+    pods::remove_many(&cluster, MANY).await?;
+    Ok(cluster)
 }
 
 async fn measure_machines(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &cluster::Cluster) -> anyhow::Result<()> {
@@ -147,6 +157,20 @@ async fn measure_clones(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &clu
     Ok(())
 }
 
+fn of_agent(figures: agent::Figures) -> [Figure; 7] {
+    let agent::Figures { told_ms, alone, together } = figures;
+    [
+        Figure::time("agent started until its Node is right", Some(200.0), told_ms),
+        // The bound is for the kubelet, as upstream's figure is, and for all that it has resident, shared or not.
+        Figure::of("kubelet alone with 90 pods, RSS", "MB", Some(25.0), vec![alone.resident_mb]),
+        Figure::of("  PSS", "MB", None, vec![alone.proportional_mb]),
+        Figure::of("kubelet alone with 90 idle pods, CPU", "%", Some(1.0), vec![alone.cpu_percent]),
+        Figure::of("  and virt-handler and storage, RSS", "MB", None, vec![together.resident_mb]),
+        Figure::of("  and virt-handler and storage, PSS", "MB", None, vec![together.proportional_mb]),
+        Figure::of("  and virt-handler and storage, CPU", "%", None, vec![together.cpu_percent]),
+    ]
+}
+
 fn of_volumes(figures: volumes::Figures) -> [Figure; 7] {
     // The last one was promised; the others are ours, well above what was seen of a program that was optimized.
     let ours = |bound: f64| (!cfg!(debug_assertions)).then_some(bound);
@@ -159,4 +183,27 @@ fn of_volumes(figures: volumes::Figures) -> [Figure; 7] {
         Figure::time("restart among 440 mounts until /readyz", None, figures.ready_ms),
         Figure::time("  until the kubelet knows them all", Some(500.0), figures.restored_ms),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_alone_is_held_against_its_bounds() {
+        let used = |mb: f64, cpu_percent: f64| agent::Use { resident_mb: mb, proportional_mb: mb, cpu_percent };
+        let check = |told_ms: &[f64], mb: f64, percent: f64, expected: &[&str]| {
+            // What the others use beside it has no bound.
+            let figures =
+                agent::Figures { told_ms: told_ms.to_vec(), alone: used(mb, percent), together: used(99.0, 99.0) };
+            let figures = of_agent(figures);
+            let missed: Vec<&str> = figures.iter().filter(|figure| figure.missed()).map(|figure| figure.name).collect();
+            assert_eq!(missed, expected, "{told_ms:?} {mb} {percent}");
+        };
+        check(&[100.0, 200.0], 25.0, 1.0, &[]);
+        check(&[100.0, 201.0], 24.0, 0.2, &["agent started until its Node is right"]);
+        check(&[], 24.0, 0.2, &["agent started until its Node is right"]);
+        check(&[100.0], 25.1, 0.2, &["kubelet alone with 90 pods, RSS"]);
+        check(&[100.0], 24.0, 1.1, &["kubelet alone with 90 idle pods, CPU"]);
+    }
 }

@@ -21,7 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::apart::{self, Apart};
-use super::memory_mb;
+use super::used::memory_mb;
 use crate::roles::{self, apiserver, hollow, virt_controller};
 
 /// How long anything may take before the measurement is given up.

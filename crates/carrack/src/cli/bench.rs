@@ -205,7 +205,8 @@ pub enum Measure {
     Up,
     /// From the creation of a virtual machine until its QEMU process runs
     Vm,
-    /// Pods from creation until they run, one after another and 90 at once, and what they cost the process
+    /// Pods from creation until they run, one after another and 90 at once, what they cost the process, and what a node's
+    /// agent in a process of its own makes of them: how soon its node is right, its memory, its idle cost
     Pods,
     /// Volumes: idle cost of 440, a config map's way to its file, a hundred claims, a restart among mounts
     Volumes,

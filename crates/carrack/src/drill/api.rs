@@ -14,6 +14,10 @@ pub const PODS: &str = "/api/v1/namespaces/{namespace}/pods";
 pub const VOLUMES: &str = "/api/v1/persistentvolumes";
 /// Its StatefulSets.
 pub const SETS: &str = "/apis/apps/v1/namespaces/{namespace}/statefulsets";
+/// Its claims of volumes.
+pub const CLAIMS: &str = "/api/v1/namespaces/{namespace}/persistentvolumeclaims";
+/// Classes of volumes.
+pub const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 /// Its settings.
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/{namespace}/configmaps";
 /// Its deployments.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
@@ -197,15 +197,32 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
+    /// Kills all roles that run in one instant, and waits until they are gone. Returns which they were, in the order in which
+    /// they can start again.
+    ///
+    /// # Errors
+    /// One of them cannot be killed.
+    pub fn kill_9_all(&self) -> anyhow::Result<Vec<Role>> {
+        let roles = self.stage.running.roles();
+        let taken = |role: Role| self.stage.running.take(role).map(|child| (role, child));
+        let mut children: Vec<(Role, Child)> = roles.into_iter().filter_map(taken).collect();
+        for (role, child) in &mut children {
+            child.kill().with_context(|| format!("cannot kill {}", role.name()))?;
+        }
+        for (role, child) in &mut children {
+            child.wait().with_context(|| format!("cannot wait for {}", role.name()))?;
+            self.stage.journal.state(role.name(), "killed", Tone::Down);
+        }
+        Ok(children.into_iter().map(|(role, _)| role).collect())
+    }
+
     /// Builds images, and loads them into the node's containerd.
     ///
     /// # Errors
     /// They cannot be made.
     pub fn images(&self, images: &[BuiltIn]) -> anyhow::Result<()> {
         for image in images {
-            self.stage.going()?;
-            let provided = crate::up::provide(&self.places.node, &self.stage.options.images_dir, *image);
-            self.stage.runtime.block_on(provided)?;
+            self.stage.does(crate::up::provide(&self.places.node, &self.stage.options.images_dir, *image))?;
         }
         Ok(())
     }

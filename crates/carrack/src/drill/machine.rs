@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use carrack_disks::mounts;
@@ -35,6 +35,12 @@ impl Contained {
         self.words.first().is_some_and(|program| program.contains("qemu-system"))
     }
 
+    /// Whether it is the monitor beside a guest, and nobody who just starts one.
+    pub fn is_monitor(&self) -> bool {
+        let says = |wanted: &str| self.words.iter().any(|word| word == wanted);
+        !self.is_guest() && says("monitor") && !says("--detach")
+    }
+
     /// A variable of its environment.
     pub fn variable(&self, name: &str) -> Option<String> {
         let text = fs::read(format!("/proc/{}/environ", self.process.pid)).ok()?;
@@ -44,7 +50,19 @@ impl Contained {
 
     /// A file as the process sees it.
     pub fn file(&self, path: &str) -> io::Result<Vec<u8>> {
-        fs::read(format!("/proc/{}/root/{}", self.process.pid, path.trim_start_matches('/')))
+        fs::read(self.shown(path))
+    }
+
+    /// The beginning of a file as the process sees it: so many bytes at most.
+    pub fn head(&self, path: &str, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        fs::File::open(self.shown(path))?.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Where the node has what the process has at a path.
+    fn shown(&self, path: &str) -> String {
+        format!("/proc/{}/root/{}", self.process.pid, path.trim_start_matches('/'))
     }
 
     /// Its mounts.
@@ -207,6 +225,34 @@ mod tests {
             check(below, "8:2", &format!("{own}/etc-hosts"), None);
         }
         check("/tmp/cd7/d", "8:1", &format!("{own}/etc-hosts"), None);
+    }
+
+    #[test]
+    fn who_is_who_in_the_pod_of_a_machine() {
+        let own = ProcessId::of(i32::try_from(std::process::id()).expect("a pid")).expect("it runs");
+        let check = |words: &[&str], guest: bool, monitor: bool| {
+            let words = words.iter().map(|word| (*word).to_owned()).collect();
+            let found = Contained { process: own.clone(), words, pod_dir: PathBuf::from("/pods/u") };
+            assert_eq!((found.is_guest(), found.is_monitor()), (guest, monitor), "{:?}", found.words);
+        };
+        check(&["/usr/bin/qemu-system-x86_64", "-name", "monitor"], true, false);
+        check(&["/usr/bin/carrack", "virt-launcher", "monitor", "--uid", "u"], false, true);
+        check(&["/usr/bin/carrack", "virt-launcher", "monitor", "--detach", "--uid", "u"], false, false);
+        check(&["/usr/bin/carrack", "virt-launcher", "tail", "--uid", "u"], false, false);
+        check(&[], false, false);
+    }
+
+    #[test]
+    fn the_beginning_of_a_file_as_a_process_sees_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file");
+        fs::write(&path, "0123456789").expect("written");
+        let own = ProcessId::of(i32::try_from(std::process::id()).expect("a pid")).expect("it runs");
+        let itself = Contained { process: own, words: Vec::new(), pod_dir: PathBuf::from("/pods/u") };
+        let path = path.display().to_string();
+        assert_eq!(itself.head(&path, 4).expect("read"), b"0123");
+        assert_eq!(itself.head(&path, 400).expect("read"), itself.file(&path).expect("read"));
+        assert!(itself.head("/no/such/file", 4).is_err());
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub fn counting_pod(name: &str, volumes: &[(&str, Value)]) -> Value {
 /// A StatefulSet of one such pod, with a claim for each of its volumes: of this storage class, or the default one.
 pub fn counting_set(name: &str, volumes: &[(&str, Option<&str>)]) -> Value {
     let claims = volumes.iter().map(|(volume, class)| {
-        let mut claim = claim(volume);
+        let mut claim = claim(volume, "32Mi");
         if let Some(class) = class {
             claim["spec"]["storageClassName"] = (*class).into();
         }
@@ -92,10 +92,10 @@ pub fn flex_volume(name: &str, driver: &str, class: &str, claim: (&str, &str)) -
 }
 
 /// A claim of the default storage class.
-pub fn claim(name: &str) -> Value {
+pub fn claim(name: &str, size: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}},
     })
 }
 
@@ -123,6 +123,43 @@ pub fn machine(name: &str) -> Value {
     })
 }
 
+/// The disk on which a machine's guest counts its boots: its name and its serial number.
+pub const BOOTS: &str = "boots";
+
+/// What such a guest does when it boots: after what the boots before have written it writes its own number, and lets nothing
+/// of that stay in its memory.
+const COUNT_BOOTS: &str = r#"#!/bin/sh
+for d in /sys/block/vd*; do [ "$(cat "$d/serial")" = boots ] && disk=/dev/${d##*/}; done
+dd if="$disk" bs=512 count=8 2>/dev/null | tr -dc '0-9\n' >/run/boots
+last=$(tail -n 1 /run/boots)
+echo $((${last:-0} + 1)) >>/run/boots
+dd if=/run/boots of="$disk" conv=fsync
+"#;
+
+/// A claim's volume, for a pod.
+pub fn of_claim(claim: &str) -> Value {
+    json!({"persistentVolumeClaim": {"claimName": claim}})
+}
+
+/// A [`machine`] with one disk more, on a claim: there its guest counts its boots, from the disk's first byte on, a line each.
+pub fn counting_machine(name: &str, claim: &str) -> Value {
+    let mut machine = machine(name);
+    let spec = &mut machine["spec"]["template"]["spec"];
+    let disks = [
+        json!({"name": BOOTS, "serial": BOOTS, "disk": {"bus": "virtio"}}),
+        json!({"name": "cloud", "disk": {"bus": "virtio"}}),
+    ];
+    let mut kept = of_claim(claim);
+    kept["name"] = BOOTS.into();
+    let volumes = [kept, json!({"name": "cloud", "cloudInitNoCloud": {"userData": COUNT_BOOTS}})];
+    for (place, more) in [("/domain/devices/disks", disks), ("/volumes", volumes)] {
+        if let Some(list) = spec.pointer_mut(place).and_then(Value::as_array_mut) {
+            list.extend(more);
+        }
+    }
+    machine
+}
+
 /// A deployment of pods that need not run anything.
 pub fn deployment(name: &str, replicas: u32, limits: &Value) -> Value {
     json!({
@@ -137,7 +174,38 @@ pub fn deployment(name: &str, replicas: u32, limits: &Value) -> Value {
     })
 }
 
+/// A Deployment of one pod whose container does nothing but be there.
+pub fn idle_deployment(name: &str) -> Value {
+    let pod = idle_pod(name, &json!({}));
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": 1, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod["spec"]},
+        },
+    })
+}
+
 /// A setting.
 pub fn config_map(name: &str, value: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"value": value}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_counts_its_boots_has_a_disk_for_it_that_its_guest_can_find() {
+        let machine = counting_machine("m", "kept");
+        let names = |place: &str| -> Vec<String> {
+            let list = machine["spec"]["template"]["spec"].pointer(place).and_then(Value::as_array).expect("a list");
+            list.iter().map(|item| item["name"].as_str().expect("a name").to_owned()).collect()
+        };
+        assert_eq!(names("/volumes"), ["root", BOOTS, "cloud"]);
+        assert_eq!(names("/volumes"), names("/domain/devices/disks"));
+        let disk = &machine["spec"]["template"]["spec"]["domain"]["devices"]["disks"][1];
+        assert!(COUNT_BOOTS.contains(&format!("= {} ]", disk["serial"].as_str().expect("a serial number"))));
+        assert!(COUNT_BOOTS.starts_with("#!/bin/sh\n") && COUNT_BOOTS.contains(r"'0-9\n'"), "{COUNT_BOOTS}");
+    }
 }

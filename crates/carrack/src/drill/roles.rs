@@ -34,10 +34,26 @@ pub enum Role {
     Kubelet,
     VirtHandler,
     LocalStorage,
+    GpuPlugin,
     Hollow,
 }
 
 impl Role {
+    /// All that there are.
+    #[cfg(test)]
+    pub const ALL: [Self; 10] = [
+        Self::Apiserver,
+        Self::Controllers,
+        Self::Scheduler,
+        Self::VirtController,
+        Self::GpuExtender,
+        Self::Kubelet,
+        Self::VirtHandler,
+        Self::LocalStorage,
+        Self::GpuPlugin,
+        Self::Hollow,
+    ];
+
     /// Its name, which is also its command.
     pub fn name(self) -> &'static str {
         match self {
@@ -49,16 +65,17 @@ impl Role {
             Self::Kubelet => "kubelet",
             Self::VirtHandler => "virt-handler",
             Self::LocalStorage => "local-storage",
+            Self::GpuPlugin => "gpu-plugin",
             Self::Hollow => "hollow",
         }
     }
 
     /// Whether it goes with its node's power.
     pub fn is_of_node(self) -> bool {
-        matches!(self, Self::Kubelet | Self::VirtHandler | Self::LocalStorage)
+        matches!(self, Self::Kubelet | Self::VirtHandler | Self::LocalStorage | Self::GpuPlugin)
     }
 
-    /// Who it is to the API server. One process speaks for all hollow nodes.
+    /// Who it is to the API server. One process speaks for all hollow nodes, and a plugin as its node's kubelet.
     fn identity(self) -> Identity {
         let node = || NODE.to_owned();
         match self {
@@ -67,7 +84,7 @@ impl Role {
             Self::Scheduler => Identity::Scheduler,
             Self::VirtController => Identity::VirtController,
             Self::GpuExtender => Identity::GpuExtender,
-            Self::Kubelet => Identity::Node { node: node() },
+            Self::Kubelet | Self::GpuPlugin => Identity::Node { node: node() },
             Self::VirtHandler => Identity::VirtHandler { node: node() },
             Self::LocalStorage => Identity::LocalStorage { node: node() },
         }
@@ -268,22 +285,10 @@ mod tests {
     use crate::cli::Cli;
     use clap::Parser as _;
 
-    const ALL: [Role; 9] = [
-        Role::Apiserver,
-        Role::Controllers,
-        Role::Scheduler,
-        Role::VirtController,
-        Role::GpuExtender,
-        Role::Kubelet,
-        Role::VirtHandler,
-        Role::LocalStorage,
-        Role::Hollow,
-    ];
-
     #[test]
     fn our_own_flags_are_ours() {
         let places = Places::new(Path::new("/tmp/carrack-drill-1"));
-        for role in ALL {
+        for role in Role::ALL {
             let words = std::iter::once(OsString::from("carrack")).chain(places.own_flags(role));
             let parsed = Cli::try_parse_from(words);
             assert!(parsed.is_ok(), "{}: {:?}", role.name(), parsed.err());

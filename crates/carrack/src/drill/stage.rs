@@ -103,6 +103,21 @@ impl Stage {
         Ok(())
     }
 
+    /// Does something that takes its time. It is dropped when somebody interrupts the drill: what it has started may be out of
+    /// reach of the key that does so.
+    ///
+    /// # Errors
+    /// Its own, or the drill is over.
+    pub fn does<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        self.going()?;
+        self.runtime.block_on(async {
+            tokio::select! {
+                outcome = work => outcome,
+                () = self.stop.cancelled() => Err(anyhow::anyhow!("interrupted")),
+            }
+        })
+    }
+
     /// Asks until the answer is there.
     ///
     /// # Errors
@@ -257,6 +272,20 @@ mod tests {
         }
         assert!(!stage.journal.is_broken());
         assert!(stage.journal.now() < Duration::from_secs(50));
+    }
+
+    #[test]
+    fn an_interruption_ends_what_takes_its_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stage = stage(dir.path());
+        assert_eq!(stage.does(async { Ok(4) }).expect("it is done"), 4);
+        let stop = stage.stop.clone();
+        let hangs = async {
+            stop.cancel();
+            std::future::pending::<anyhow::Result<()>>().await
+        };
+        assert_eq!(stage.does(hangs).expect_err("it is interrupted").to_string(), "interrupted");
+        assert!(stage.does(async { Ok(()) }).is_err() && !stage.journal.is_broken());
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod node_reboot;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::Value;
 
 use super::cluster::Cluster;
 use super::machine::{self, Contained};
@@ -41,6 +41,8 @@ pub struct Story {
     pub plants: &'static [Plant],
     /// Roles that somebody else may play.
     pub replaceable: &'static [&'static str],
+    /// Why nobody else may play the others, of those for which there is a flag.
+    pub others: &'static str,
     /// How long what is out stays out, where that can be chosen.
     pub outage: Option<Duration>,
     /// Plays it.
@@ -57,10 +59,11 @@ pub const STORIES: &[Story] = &[
     kill_9::STORY,
 ];
 
-/// A cluster with all its roles, whose node is ready and has all images.
-fn whole_cluster(stage: &Stage) -> anyhow::Result<Cluster<'_>> {
+/// A cluster with all that machines and pods need, whose node is ready and has all images. `extenders` are those that its
+/// scheduler asks.
+fn whole_cluster<'a>(stage: &'a Stage, extenders: &Value) -> anyhow::Result<Cluster<'a>> {
     stage.step("starting the cluster, each role a process of its own");
-    let cluster = Cluster::new(stage, &json!([]))?;
+    let cluster = Cluster::new(stage, extenders)?;
     cluster.start_containerd()?;
     cluster.images(&[BuiltIn::Pause])?;
     cluster.start_control_plane()?;
@@ -78,6 +81,11 @@ const MACHINE: &str = "demo";
 /// Asks for the machine, and waits until its guest runs.
 fn start_machine(cluster: &Cluster<'_>) -> anyhow::Result<Contained> {
     cluster.create(api::MACHINES, &objects::machine(MACHINE))?;
+    wait_guest(cluster)
+}
+
+/// Waits until the machine's guest runs.
+fn wait_guest(cluster: &Cluster<'_>) -> anyhow::Result<Contained> {
     let below = cluster.places.node.kubelet_root();
     cluster.stage.wait("the guest runs", 120, || guest(cluster, &below))
 }

@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail};
 use carrack_auth::kubeconfig::Kubeconfig;
 
 use super::figures::Spent;
-use crate::bench::resident_mb;
 use crate::bench::scratch::Scratch;
+use crate::bench::used::resident_mb;
 use crate::wire::Endpoint;
 
 /// How long a server may take to be ready.

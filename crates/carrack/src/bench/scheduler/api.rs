@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use super::patience::{Done, Patience};
 use super::workloads::{CLASSES, NAMESPACE, node, pod, ready, victim};
 use crate::bench::apart::{Apart, server};
-use crate::bench::resident_mb;
 use crate::bench::scratch::Scratch;
+use crate::bench::used::resident_mb;
 use crate::cli::bench::Workload;
 use crate::roles::{apiserver, scheduler};
 

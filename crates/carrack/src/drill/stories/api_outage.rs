@@ -50,6 +50,7 @@ pub const STORY: Story = Story {
         what: "the drill unmounts the pod's volume itself, as the kubelet of the incident did",
     }],
     replaceable: &["kubelet", "scheduler"],
+    others: "a relay stands between the API server and the kubelet, and has to know the authority of both",
     outage: Some(OUTAGE),
     play,
 };

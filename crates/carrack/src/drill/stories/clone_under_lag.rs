@@ -39,7 +39,8 @@ pub const STORY: Story = Story {
         name: "second-snapshot",
         what: "a second snapshot is made for a clone, as the controller of the incident did",
     }],
-    replaceable: &["scheduler"],
+    replaceable: &[],
+    others: "no pod is scheduled or runs there, and a relay stands between the API server and virt-controller",
     outage: None,
     play,
 };

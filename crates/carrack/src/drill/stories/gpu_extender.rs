@@ -17,8 +17,8 @@ use super::{Plant, Story, so};
 
 /// Where the extender listens.
 const EXTENDER: &str = "127.0.0.1:3456";
-const CORES: &str = "tencent.com/vcuda-core";
-const MEMORY: &str = "tencent.com/vcuda-memory";
+pub(super) const CORES: &str = "tencent.com/vcuda-core";
+pub(super) const MEMORY: &str = "tencent.com/vcuda-memory";
 /// Nodes, and GPUs on each.
 const NODES: u32 = 5;
 const GPUS: u32 = 2;
@@ -35,23 +35,18 @@ pub const STORY: Story = Story {
     rules: &[&rules::GPU_BOUNDS, &rules::NOMINATIONS, &rules::ROOM_IS_USED],
     plants: &[Plant { name: "past-the-extender", what: "a pod is bound to a GPU that the extender gave to others" }],
     replaceable: &["scheduler", "apiserver"],
+    others: "its nodes are hollow, and have no kubelet",
     outage: None,
     play,
 };
 
 fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.step("starting API server, controllers, scheduler, extender, and five hollow nodes with two GPUs each");
-    let extenders = json!([{
-        "urlPrefix": format!("http://{EXTENDER}/scheduler"), "filterVerb": "predicates",
-        "prioritizeVerb": "priorities", "preemptVerb": "preemption", "bindVerb": "bind", "weight": 1,
-        "httpTimeout": "10s", "nodeCacheCapable": true,
-        "managedResources": [{"name": CORES}, {"name": MEMORY}],
-    }]);
     let (cores, memory) = (format!("{CORES}={}", GPUS * 100), format!("{MEMORY}={}", GPUS * 16));
     let nodes = NODES.to_string();
     let amounts = ["--allocatable", cores.as_str(), "--allocatable", memory.as_str()];
     let hollow = [["--nodes", nodes.as_str(), "--prefix", NODES_PREFIX], amounts].concat();
-    let cluster = Cluster::new(stage, &extenders)?.with_flags(Role::Hollow, &hollow);
+    let cluster = Cluster::new(stage, &extenders())?.with_flags(Role::Hollow, &hollow);
     for role in [Role::Controllers, Role::Scheduler, Role::GpuExtender, Role::Hollow] {
         cluster.start(role)?;
     }
@@ -98,6 +93,21 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         let nominated = pods.iter().find(|pod| !nominated(pod).is_empty());
         so(nominated.is_none(), || format!("{} is", nominated.map_or("", api::name)))
     })
+}
+
+/// What the scheduler is told of the extender.
+pub(super) fn extenders() -> Value {
+    json!([{
+        "urlPrefix": format!("http://{EXTENDER}/scheduler"), "filterVerb": "predicates",
+        "prioritizeVerb": "priorities", "preemptVerb": "preemption", "bindVerb": "bind", "weight": 1,
+        "httpTimeout": "10s", "nodeCacheCapable": true,
+        "managedResources": [{"name": CORES}, {"name": MEMORY}],
+    }])
+}
+
+/// The GPU that the extender has chosen for a pod's container.
+pub(super) fn chosen(pod: &Value) -> &str {
+    api::text(pod, "/metadata/annotations/tencent.com~1predicate-gpu-idx-0")
 }
 
 fn scale(cluster: &Cluster<'_>, name: &str, replicas: u32) -> anyhow::Result<()> {
@@ -159,12 +169,12 @@ fn watch(stage: &Stage, api: &Api) -> anyhow::Result<Watch> {
 }
 
 /// No GPU is given out beyond its cores, by what the annotations of bound pods say; and none without a choice.
-fn within_bounds(pods: &[Value]) -> Result<(), String> {
+pub(super) fn within_bounds(pods: &[Value]) -> Result<(), String> {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !node(pod).is_empty()) {
         let cores = &pod["spec"]["containers"][0]["resources"]["limits"][CORES];
         let Some(cores) = cores.as_str().and_then(|text| text.parse::<u64>().ok()) else { continue };
-        let chosen = api::text(pod, "/metadata/annotations/tencent.com~1predicate-gpu-idx-0");
+        let chosen = chosen(pod);
         if chosen.is_empty() {
             return Err(format!("{} is bound without a choice of GPUs", api::name(pod)));
         }

@@ -1,132 +1,395 @@
-//! `kill -9` of each role, one after the other and again, while a machine and a pod run.
+//! `kill -9` of each role, one after the other, of all in one instant, and again, while a machine and pods run. Each of the pods
+//! has something that a role gave it: a volume of a claim, a part of a GPU. The machine has a disk on such a claim.
+//!
+//! Last of all virt-launcher is killed. It has become the guest, so this one ends, and the machine is to run again by its own
+//! strategy and on its own disk. What stands beside the guest in its pod, virt-launcher's monitor, dies before as roles do:
+//! the guest does not need it.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use serde_json::json;
+use carrack_gpu_plugin::owner::VISIBLE;
+use carrack_noderuntime::process::ProcessId;
+use carrack_plot::Tone;
+use serde_json::{Value, json};
 
 use super::super::cluster::Cluster;
 use super::super::machine::{self, Contained};
 use super::super::roles::{NODE, Role};
-use super::super::stage::Stage;
+use super::super::stage::{Stage, Watch};
 use super::super::{api, looks, objects, rules};
-use super::{MACHINE, Plant, Story, so, start_machine, whole_cluster};
+use super::gpu_extender::{CORES, MEMORY, chosen, extenders, within_bounds};
+use super::{MACHINE, Plant, Story, counted, guest, so, wait_guest, whole_cluster};
 
-/// Who is killed, in this order.
-const KILLED: [Role; 6] =
-    [Role::Apiserver, Role::Kubelet, Role::VirtHandler, Role::Scheduler, Role::Controllers, Role::VirtController];
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Role(Role),
+    /// What speaks for the guest in its pod.
+    Monitor,
+    /// All roles and the monitor.
+    All,
+    /// virt-launcher itself, which is the guest by now.
+    Launcher,
+}
+
+impl Victim {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Role(role) => role.name(),
+            Self::Monitor => "virt-launcher-monitor",
+            Self::All => "all",
+            Self::Launcher => "virt-launcher",
+        }
+    }
+
+    /// Whether this one is killed when that role is.
+    fn is_or_has(self, role: Role) -> bool {
+        self == Self::All || self == Self::Role(role)
+    }
+}
+
+/// In this order: the guest boots meanwhile, and has to have written something when its own turn comes.
+const KILLED: [Victim; 12] = [
+    Victim::Role(Role::Apiserver),
+    Victim::Role(Role::Kubelet),
+    Victim::Role(Role::VirtHandler),
+    Victim::Role(Role::Scheduler),
+    Victim::Role(Role::Controllers),
+    Victim::Role(Role::VirtController),
+    Victim::Role(Role::LocalStorage),
+    Victim::Role(Role::GpuExtender),
+    Victim::Role(Role::GpuPlugin),
+    Victim::Monitor,
+    Victim::All,
+    Victim::Launcher,
+];
 /// For how long a role stays away: shorter than a node's promise to its guests lasts.
 const AWAY: Duration = Duration::from_millis(500);
+/// How long a guest may take to boot, where there is no KVM.
+const BOOT_S: u64 = 240;
+
+/// GPUs that the plugin makes up, and what they are as an amount of cores.
+const GPUS: &str = "2x16Gi";
+const ALL_CORES: &str = "200";
+/// The claims: a pod's, a machine's, and one that nobody makes a volume for but who was killed.
+const CLAIMS: [&str; 3] = ["notes", "kept", "late"];
+/// What each asks for: of less, a file system leaves too little for a machine's disk.
+const CLAIMED: &str = "512Mi";
+/// The counting pod's volumes, of which the second is a claim's.
+const VOLUMES: [&str; 2] = ["data", CLAIMS[0]];
+/// Where the launcher has the disk on which the guest counts its boots.
+const BOOTS_DIR: &str = "vmi-disks";
+/// How much of that disk the guest may have written.
+const BOOTS_BYTES: u64 = 4096;
 
 pub const STORY: Story = Story {
     name: "kill-9",
-    title: "each role is killed with kill -9, one after the other, while a machine and a pod run",
+    title: "each role is killed with kill -9, one after the other and all at once, while a machine and pods run",
     rules: &[
         &rules::CONTAINERS_STAY,
         &rules::ONE_GUEST,
+        &rules::MACHINES_RUN,
         &rules::ACKNOWLEDGED_STAYS,
         &rules::DATA_STAYS,
         &rules::WORK_GOES_ON,
         &rules::PLUGIN_ABSENCE,
+        &rules::GPU_BOUNDS,
     ],
     plants: &[
         Plant { name: "kill-the-guest", what: "the guest is killed, too" },
         Plant { name: "lose-a-write", what: "an object that was acknowledged is deleted behind the drill's back" },
     ],
     replaceable: &["kubelet", "scheduler"],
+    others: "the API server is one of those that are killed and started again",
     outage: None,
     play,
 };
 
 fn play(stage: &Stage) -> anyhow::Result<()> {
-    let cluster = whole_cluster(stage)?;
-    stage.step("a machine boots, and a pod counts into a file");
+    let cluster = whole_cluster(stage, &extenders())?.with_flags(Role::GpuPlugin, &["--fake-gpus", GPUS]);
+    for role in [Role::LocalStorage, Role::GpuExtender, Role::GpuPlugin] {
+        cluster.start(role)?;
+    }
+    stage.wait("there is a class for claims", 30, || {
+        let path = format!("{}/{}", api::CLASSES, carrack_storage::STORAGE_CLASS);
+        let class = cluster.api.get(&path).map_err(|error| error.to_string())?;
+        so(class.is_some(), || "it is not there".to_owned())
+    })?;
+    cluster.wait_offer(CORES, ALL_CORES)?;
+    stage.step("a machine boots, a pod counts into a file on each of two volumes, and another one has half a GPU");
     let below = cluster.places.node.kubelet_root();
     let _pods = looks::pods(stage, &cluster.api)?;
     let _instances = looks::instances(stage, &cluster.api)?;
     let _guests = looks::guests(stage, &below, |_| "guest".to_owned())?;
-    cluster.create(api::PODS, &objects::counting_pod("counter", &[("data", json!({"emptyDir": {}}))]))?;
-    let pod = cluster.wait_pod("counter")?;
-    let guest = start_machine(&cluster)?;
-    let counter = machine::shell_of(stage, &below, &pod)?;
-    let _same = looks::same(
-        stage,
-        &rules::CONTAINERS_STAY,
-        vec![("the guest".to_owned(), guest.clone()), ("the pod".to_owned(), counter.clone())],
-    )?;
-
-    let mut acknowledged = BTreeMap::new();
+    let mut work = Work::begin(&cluster, below)?;
     for round in 1..=stage.options.rounds {
-        for role in KILLED {
-            one_kill(&cluster, round, role, &counter, &mut acknowledged)?;
+        for victim in KILLED {
+            work.one_kill(&cluster, round, victim)?;
             if stage.planted("kill-the-guest") {
                 stage.step("PLANTED: the guest is killed");
-                guest.process.kill().context("cannot kill the guest")?;
+                work.guest.process.kill().context("cannot kill the guest")?;
             }
         }
     }
-    stage.step("is everybody back at work? a new pod, and the end of the machine");
-    cluster.create(api::PODS, &objects::idle_pod("late", &json!({})))?;
-    stage.must(&rules::WORK_GOES_ON, "a new pod runs", 60, || cluster.ready_pod("late"))?;
-    stage.must(&rules::WORK_GOES_ON, "the pod and the machine are as they were", 10, || {
-        let now = cluster.ready_pod("counter")?;
-        let restarts = now.pointer("/status/containerStatuses/0/restartCount").cloned();
-        so(restarts == Some(json!(0)), || format!("the pod was restarted: {restarts:?}"))?;
-        so(api::uid(&now) == api::uid(&pod), || "it is another pod".to_owned())?;
-        super::guest(&cluster, &below).map(drop)
-    })?;
-    drop(_same);
-    cluster.api.delete(&format!("{}/{MACHINE}", api::MACHINES))?;
-    cluster.api.delete(&format!("{}/counter", api::PODS))?;
-    stage.must(&rules::WORK_GOES_ON, "what is deleted goes", 60, || {
-        so(!guest.process.is_alive(), || "the guest runs".to_owned())?;
-        so(!counter.process.is_alive(), || "the pod runs".to_owned())?;
-        let gone = cluster.api.get(&format!("{}/counter", api::PODS)).map_err(|error| error.to_string())?.is_none();
-        so(gone, || "the pod is there".to_owned())
-    })?;
-    stage.going()
+    everybody_works(&cluster, &work.below)?;
+    work.is_as_it_was(&cluster)?;
+    work.end(&cluster)
 }
 
-/// Kills a role right after a write was acknowledged, starts it again, and looks whether all is as it was.
-fn one_kill(
-    cluster: &Cluster<'_>,
-    round: u32,
-    role: Role,
-    counter: &Contained,
-    acknowledged: &mut BTreeMap<String, String>,
-) -> anyhow::Result<()> {
-    let stage = cluster.stage;
-    stage.step(format!("round {round}: kill -9 {}", role.name()));
-    let (name, value) = (format!("kept-{round}-{}", role.name()), format!("written before {} died", role.name()));
-    let before = counted(counter)?;
-    let renewed = lease(cluster)?;
-    cluster.create(api::CONFIG_MAPS, &objects::config_map(&name, &value))?;
-    cluster.kill_9(role)?;
-    acknowledged.insert(name.clone(), value);
-    stage.lasts(AWAY)?;
-    cluster.start(role)?;
-    cluster.wait_api()?;
-    if stage.planted("lose-a-write") {
-        stage.step("PLANTED: an acknowledged object is deleted");
-        cluster.api.delete(&format!("{}/{name}", api::CONFIG_MAPS))?;
+/// What runs all the time.
+struct Work {
+    below: PathBuf,
+    /// The pod that counts, and its process.
+    pod: Value,
+    counter: Contained,
+    /// The process of the pod with a GPU.
+    gpu: Contained,
+    guest: Contained,
+    /// How many guests the machine has had.
+    lives: u64,
+    /// Who sees to it that the processes stay the same ones: the pods', and the guest's.
+    same: Option<(Watch, Watch)>,
+    /// What the API server has acknowledged.
+    acknowledged: BTreeMap<String, String>,
+}
+
+/// What was killed: roles, which do not come back by themselves, and the monitor, which is to have a successor.
+struct Killed {
+    roles: Vec<Role>,
+    monitor: Option<ProcessId>,
+}
+
+impl Work {
+    /// Asks for all of it, and waits until it runs.
+    fn begin(cluster: &Cluster<'_>, below: PathBuf) -> anyhow::Result<Self> {
+        let [notes, kept, _] = CLAIMS;
+        for claim in [notes, kept] {
+            cluster.create(api::CLAIMS, &objects::claim(claim, CLAIMED))?;
+        }
+        cluster.create(api::MACHINES, &objects::counting_machine(MACHINE, kept))?;
+        let volumes = [(VOLUMES[0], json!({"emptyDir": {}})), (VOLUMES[1], objects::of_claim(notes))];
+        cluster.create(api::PODS, &objects::counting_pod("counter", &volumes))?;
+        cluster.create(api::PODS, &objects::idle_pod("half", &json!({CORES: "50", MEMORY: "8"})))?;
+        let pod = cluster.wait_pod("counter")?;
+        let counter = machine::shell_of(cluster.stage, &below, &pod)?;
+        let gpu = machine::shell_of(cluster.stage, &below, &cluster.wait_pod("half")?)?;
+        let guest = wait_guest(cluster)?;
+        let mut work = Self { below, pod, counter, gpu, guest, lives: 1, same: None, acknowledged: BTreeMap::new() };
+        cluster.stage.wait("the pod counts", 20, || work.counted().map_err(|error| format!("{error:#}")))?;
+        work.watch(cluster.stage)?;
+        Ok(work)
     }
-    for (name, value) in acknowledged.iter() {
-        let there = cluster.api.get(&format!("{}/{name}", api::CONFIG_MAPS))?;
-        let held = there.as_ref().is_some_and(|object| object["data"]["value"] == value.as_str());
-        let outcome = so(held, || format!("{name} was acknowledged, and is now {there:?}"));
-        stage.journal.check(&rules::ACKNOWLEDGED_STAYS, outcome);
+
+    /// Watches that the processes stay what they are now.
+    fn watch(&mut self, stage: &Stage) -> anyhow::Result<()> {
+        let named = |name: &str, process: &Contained| (name.to_owned(), process.clone());
+        let pods = vec![named("the pod", &self.counter), named("the pod with a GPU", &self.gpu)];
+        let pods = looks::same(stage, &rules::CONTAINERS_STAY, pods)?;
+        let guest = looks::same(stage, &rules::CONTAINERS_STAY, vec![named("the guest", &self.guest)])?;
+        self.same = Some((pods, guest));
+        Ok(())
     }
-    if role == Role::Kubelet {
-        stage.must(&rules::WORK_GOES_ON, "the kubelet renews its Lease", 30, || {
-            let now = lease(cluster).map_err(|error| format!("{error:#}"))?;
-            so(now != renewed, || format!("it was renewed at {now}"))
+
+    /// Kills somebody right after a write was acknowledged, starts it again, and looks whether all is as it was.
+    fn one_kill(&mut self, cluster: &Cluster<'_>, round: u32, victim: Victim) -> anyhow::Result<()> {
+        let stage = cluster.stage;
+        stage.step(format!("round {round}: kill -9 {}", victim.name()));
+        let name = format!("kept-{round}-{}", victim.name());
+        let value = format!("written before {} died", victim.name());
+        if victim == Victim::Launcher {
+            // What a guest has not written yet is lost with it, as with any machine's power.
+            self.has_booted(cluster)?;
+        }
+        let before = self.counted()?;
+        let renewed = lease(cluster)?;
+        cluster.create(api::CONFIG_MAPS, &objects::config_map(&name, &value))?;
+        let killed = self.kill(cluster, victim)?;
+        self.acknowledged.insert(name.clone(), value);
+        if !killed.roles.is_empty() {
+            stage.lasts(AWAY)?;
+        }
+        for role in &killed.roles {
+            cluster.start(*role)?;
+            if *role == Role::Apiserver {
+                cluster.wait_api()?;
+            }
+        }
+        cluster.wait_api()?;
+        if stage.planted("lose-a-write") {
+            stage.step("PLANTED: an acknowledged object is deleted");
+            cluster.api.delete(&format!("{}/{name}", api::CONFIG_MAPS))?;
+        }
+        self.is_acknowledged(cluster)?;
+        if victim.is_or_has(Role::Kubelet) {
+            stage.must(&rules::WORK_GOES_ON, "the kubelet renews its Lease", 30, || {
+                let now = lease(cluster).map_err(|error| format!("{error:#}"))?;
+                so(now != renewed, || format!("it was renewed at {now}"))
+            })?;
+        }
+        if victim.is_or_has(Role::GpuPlugin) {
+            stage.must(&rules::WORK_GOES_ON, "the node offers its GPUs", 30, || {
+                let offered = cluster.node()?["status"]["allocatable"][CORES].clone();
+                so(offered == json!(ALL_CORES), || format!("it offers {offered}"))
+            })?;
+        }
+        if let Some(before) = killed.monitor {
+            stage.must(&rules::WORK_GOES_ON, "the guest has another monitor", 30, || {
+                let now = self.monitor()?;
+                so(now != before, || "it is the one that was killed".to_owned())
+            })?;
+        }
+        stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 10, || {
+            let now = self.counted().map_err(|error| format!("{error:#}"))?;
+            so(now.iter().zip(&before).all(|(now, before)| now > before), || format!("it stands at {now:?}"))
+        })
+    }
+
+    fn kill(&mut self, cluster: &Cluster<'_>, victim: Victim) -> anyhow::Result<Killed> {
+        let stage = cluster.stage;
+        let mut killed = Killed { roles: Vec::new(), monitor: None };
+        if matches!(victim, Victim::Monitor | Victim::All) {
+            let monitor = stage.wait("the guest has a monitor", 20, || self.monitor())?;
+            monitor.kill().context("cannot kill the monitor")?;
+            killed.monitor = Some(monitor);
+        }
+        match victim {
+            Victim::Role(role) => {
+                cluster.kill_9(role)?;
+                killed.roles.push(role);
+            }
+            Victim::All => killed.roles = cluster.kill_9_all()?,
+            Victim::Launcher => self.kill_guest(cluster)?,
+            Victim::Monitor => {}
+        }
+        Ok(killed)
+    }
+
+    /// Kills the guest. Its machine is always to run, so another one begins, and never beside the first.
+    fn kill_guest(&mut self, cluster: &Cluster<'_>) -> anyhow::Result<()> {
+        let stage = cluster.stage;
+        drop(self.same.take());
+        self.guest.process.kill().context("cannot kill the guest")?;
+        stage.journal.state("process of the guest", "killed", Tone::Down);
+        let next = stage.must(&rules::MACHINES_RUN, "the machine runs again", 120, || {
+            let now = guest(cluster, &self.below)?;
+            so(now.uid() != self.guest.uid(), || "it is in the pod of the guest that was killed".to_owned())?;
+            Ok(now)
         })?;
+        self.guest = next;
+        self.lives += 1;
+        self.watch(stage)
     }
-    stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 10, || {
-        let now = counted(counter).map_err(|error| format!("{error:#}"))?;
-        so(now > before, || format!("it stands at {now}"))
+
+    /// The guest's monitor.
+    fn monitor(&self) -> Result<ProcessId, String> {
+        let is_it = |found: &Contained| found.uid() == self.guest.uid() && found.is_monitor();
+        let found = machine::contained(&self.below).into_iter().find(is_it);
+        found.map(|found| found.process).ok_or_else(|| "there is none".to_owned())
+    }
+
+    /// Waits until the guest that runs has written its boot on the machine's disk, behind those of the guests before.
+    fn has_booted(&self, cluster: &Cluster<'_>) -> anyhow::Result<()> {
+        let what = format!("the machine's disk has what {} of its guests wrote", self.lives);
+        cluster.stage.must(&rules::DATA_STAYS, &what, BOOT_S, || {
+            let boots = boots(&self.guest)?;
+            so(boots == self.lives, || format!("it has that of {boots}"))
+        })
+    }
+
+    /// How far the pod has counted on each volume. It has left nothing out, or this is an error.
+    fn counted(&self) -> anyhow::Result<Vec<u64>> {
+        let count = |volume: &&str| {
+            let log = self.counter.file(&format!("{}/log", objects::place(volume)));
+            counted(&log.with_context(|| format!("the pod's file on {volume} cannot be read"))?)
+                .map_err(anyhow::Error::msg)
+        };
+        VOLUMES.iter().map(count).collect()
+    }
+
+    fn is_acknowledged(&self, cluster: &Cluster<'_>) -> anyhow::Result<()> {
+        for (name, value) in &self.acknowledged {
+            let there = cluster.api.get(&format!("{}/{name}", api::CONFIG_MAPS))?;
+            let held = there.as_ref().is_some_and(|object| object["data"]["value"] == value.as_str());
+            let outcome = so(held, || format!("{name} was acknowledged, and is now {there:?}"));
+            cluster.stage.journal.check(&rules::ACKNOWLEDGED_STAYS, outcome);
+        }
+        Ok(())
+    }
+
+    fn is_as_it_was(&self, cluster: &Cluster<'_>) -> anyhow::Result<()> {
+        self.has_booted(cluster)?;
+        cluster.stage.must(&rules::WORK_GOES_ON, "the pod and the machine are as they were", 10, || {
+            let now = cluster.ready_pod("counter")?;
+            let restarts = now.pointer("/status/containerStatuses/0/restartCount").cloned();
+            so(restarts == Some(json!(0)), || format!("the pod was restarted: {restarts:?}"))?;
+            so(api::uid(&now) == api::uid(&self.pod), || "it is another pod".to_owned())?;
+            guest(cluster, &self.below).map(drop)
+        })
+    }
+
+    /// Deletes the machine and the pod that counts.
+    fn end(mut self, cluster: &Cluster<'_>) -> anyhow::Result<()> {
+        drop(self.same.take());
+        cluster.api.delete(&format!("{}/{MACHINE}", api::MACHINES))?;
+        cluster.api.delete(&format!("{}/counter", api::PODS))?;
+        cluster.stage.must(&rules::WORK_GOES_ON, "what is deleted goes", 60, || {
+            so(!self.guest.process.is_alive(), || "the guest runs".to_owned())?;
+            so(!self.counter.process.is_alive(), || "the pod runs".to_owned())?;
+            let gone = cluster.api.get(&format!("{}/counter", api::PODS)).map_err(|error| error.to_string())?.is_none();
+            so(gone, || "the pod is there".to_owned())
+        })?;
+        cluster.stage.going()
+    }
+}
+
+/// Whoever was killed is asked for something that nobody else does.
+fn everybody_works(cluster: &Cluster<'_>, below: &Path) -> anyhow::Result<()> {
+    let stage = cluster.stage;
+    stage.step("is everybody back at work? a new volume, a whole GPU, a Deployment, and the end of the machine");
+    let [.., late] = CLAIMS;
+    cluster.create(api::CLAIMS, &objects::claim(late, CLAIMED))?;
+    cluster.create(api::PODS, &objects::counting_pod(late, &[(late, objects::of_claim(late))]))?;
+    cluster.create(api::PODS, &objects::idle_pod("whole", &json!({CORES: "100"})))?;
+    // Nothing else in this drill needs the controllers.
+    cluster.create(api::DEPLOYMENTS, &objects::idle_deployment("made"))?;
+    stage.must(&rules::WORK_GOES_ON, "a new pod runs, with a volume of a new claim", 60, || {
+        cluster.ready_pod(late).map(drop)
+    })?;
+    stage.must(&rules::WORK_GOES_ON, "another one runs, and has the GPU that was chosen for it", 60, || {
+        has_its_gpu(below, &cluster.ready_pod("whole")?)
+    })?;
+    stage.must(&rules::GPU_BOUNDS, "no GPU is given out twice", 10, || {
+        within_bounds(&cluster.api.list(api::PODS).map_err(|error| error.to_string())?)
+    })?;
+    stage.must(&rules::WORK_GOES_ON, "the pod of a new Deployment runs", 60, || {
+        let path = format!("{}/made", api::DEPLOYMENTS);
+        let made = cluster.api.get(&path).map_err(|error| error.to_string())?.ok_or("it is not there")?;
+        let ready = made.pointer("/status/readyReplicas");
+        so(ready == Some(&json!(1)), || format!("of its pods {ready:?} are ready"))
     })
+}
+
+/// Whether a pod's process was told of the GPU that the extender has chosen for it.
+fn has_its_gpu(below: &Path, pod: &Value) -> Result<(), String> {
+    let shell = machine::in_pod(below, api::uid(pod), "sh").ok_or("no process of the pod runs")?;
+    let (chosen, given) = (chosen(pod), shell.variable(VISIBLE).unwrap_or_default());
+    so(!chosen.is_empty() && given == format!("GPU-fake-{chosen}"), || format!("it has {given:?}, and not {chosen:?}"))
+}
+
+/// How many guests have booted on the machine's disk, one after the other.
+fn boots(guest: &Contained) -> Result<u64, String> {
+    let is_it = |place: &str| Path::new(place).ends_with(Path::new(BOOTS_DIR).join(objects::BOOTS));
+    let mount = guest.mounts().into_iter().find(|mount| is_it(&mount.place)).ok_or("it is not to be seen")?;
+    let image = guest.head(&format!("{}/disk.img", mount.place), BOOTS_BYTES);
+    written(&image.map_err(|error| format!("it cannot be read: {error}"))?)
+}
+
+/// How far was counted at the beginning of a disk. What follows has never been written.
+fn written(disk: &[u8]) -> Result<u64, String> {
+    counted(disk.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 /// When the node was heard last.
@@ -136,7 +399,30 @@ fn lease(cluster: &Cluster<'_>) -> anyhow::Result<String> {
     Ok(api::text(&lease, "/spec/renewTime").to_owned())
 }
 
-/// How far the pod has counted. It has left nothing out, or this is an error.
-fn counted(counter: &Contained) -> anyhow::Result<u64> {
-    super::counted(&counter.file("/data/log").context("the pod's file cannot be read")?).map_err(anyhow::Error::msg)
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn everybody_is_killed_alone_and_under_a_name_of_its_own() {
+        let names: BTreeSet<&str> = KILLED.iter().map(|victim| victim.name()).collect();
+        assert_eq!(names.len(), KILLED.len());
+        // Nothing here is hollow.
+        for role in Role::ALL.into_iter().filter(|role| *role != Role::Hollow) {
+            assert!(KILLED.contains(&Victim::Role(role)), "{}", role.name());
+        }
+        assert!(Victim::All.is_or_has(Role::Kubelet) && !Victim::Launcher.is_or_has(Role::Kubelet));
+    }
+
+    #[test]
+    fn what_guests_have_written_on_a_disk() {
+        let check = |disk: &[u8], expected: Option<u64>| assert_eq!(written(disk).ok(), expected, "{disk:?}");
+        check(b"", Some(0));
+        check(b"\0\0\0", Some(0));
+        check(b"1\n\0\0", Some(1));
+        check(b"1\n2\n\0\0", Some(2));
+        check(b"2\n\0", None);
+    }
 }

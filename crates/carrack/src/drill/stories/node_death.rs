@@ -30,6 +30,9 @@ pub const STORY: Story = Story {
         what: "on the node that is cut off, everybody is stopped who could keep its promise to end the guest",
     }],
     replaceable: &[],
+    others: "its cluster is one of `carrack up`, in which one process has all roles of the control plane and one more has all of \
+             each node, so that there is no role that another program could take; and what is played is the promise that \
+             Carrack's own nodes make, and upstream's do not",
     outage: None,
     play,
 };

@@ -41,12 +41,13 @@ pub const STORY: Story = Story {
         what: "the pod that waits for its device is failed for good, as upstream's kubelet does it",
     }],
     replaceable: &["kubelet", "scheduler", "apiserver"],
+    others: "",
     outage: None,
     play,
 };
 
 fn play(stage: &Stage) -> anyhow::Result<()> {
-    let cluster = whole_cluster(stage)?;
+    let cluster = whole_cluster(stage, &json!([]))?;
     let plugin = Plugin::start(&cluster)?;
     cluster.wait_offer(RESOURCE, "3")?;
     let below = cluster.places.node.kubelet_root();
