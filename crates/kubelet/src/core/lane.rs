@@ -38,6 +38,8 @@ use crate::volumes::{NotReady, PayloadSources};
 const CLOCKS_APART: Duration = Duration::from_secs(60);
 /// What is said of a hook that fails before it is asked, as with upstream (`Run`, `pkg/kubelet/lifecycle`).
 pub(super) const NOBODY_TO_ASK: &str = "it is no command, no sleep and no request to a port of the container";
+/// Why a container does not start whose devices are not there.
+pub(super) const WAITING_FOR_DEVICE: &str = "WaitingForDevice";
 /// How long a container with a bad configuration waits for a better one.
 const CONFIG_RETRY: Duration = Duration::from_secs(5);
 
@@ -570,9 +572,9 @@ impl KubeletCore {
     fn wait_for_device(&mut self, now: Time, w: &mut Worker, name: &str, resource: &str, why: &str, fx: &mut Fx) {
         let message = format!("waiting for {resource}: {why}");
         if w.waiting.get(name).is_none_or(|x| x.message != message) {
-            self.container_event(now, w, name, false, "WaitingForDevice", message.clone(), fx);
+            self.container_event(now, w, name, false, WAITING_FOR_DEVICE, message.clone(), fx);
         }
-        w.wait(name, "WaitingForDevice", message);
+        w.wait(name, WAITING_FOR_DEVICE, message);
     }
 
     /// Devices that a container needs, and the containers whose devices it may take over.

@@ -1,22 +1,24 @@
 //! Telling the API about a pod: its status on change, and events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use serde_json::json;
 
+use super::lane::WAITING_FOR_DEVICE;
 use super::sync::{ran_before, with_facts};
 use super::worker::{Admission, PodRuntime, Worker};
 use super::{Call, Fx, KubeletCore, host_ips, show};
+use crate::devices::NextStep;
 use crate::effects::{Counted, Op};
 use crate::planted::Planted;
-use crate::pods::plan::current_sandbox;
-use crate::runtime::Uid;
-use crate::spec::pod;
-use crate::status::pod::{Admitted, Inputs, READY_TO_START, pod_status};
+use crate::pods::plan::{current_sandbox, newest};
+use crate::runtime::{ContainerRecord, Uid};
+use crate::spec::pod::{self, ContainerKind};
+use crate::status::pod::{ADMITTED, Admitted, Inputs, READY_TO_START, pod_status};
 use crate::status::resize::Sizes;
 use crate::status::same::says_the_same;
 use crate::status::urgency::hold;
@@ -48,6 +50,48 @@ impl KubeletCore {
         was_told || !runtime.containers.is_empty() || self.volumes.ready(&w.pod).is_ok()
     }
 
+    /// What a pod that was admitted lacks to start its containers, such as devices after a reboot whose plugins are late. It is
+    /// told with what the containers say and goes with that, so that it is no write of its own.
+    fn lacking(&self, uid: &Uid, w: &Worker, runtime: &PodRuntime) -> Admitted {
+        let records: Vec<_> = runtime.containers.iter().collect();
+        // One that a listing shows to run waits no more, though the outcome of its start is not here yet.
+        let runs = |name: &str| newest(&records, name).is_some_and(ContainerRecord::may_run);
+        let waiting = w.waiting.iter().filter(|(name, waiting)| waiting.reason == WAITING_FOR_DEVICE && !runs(name));
+        let messages: BTreeSet<&str> = waiting.map(|(_, waiting)| waiting.message.as_str()).collect();
+        if messages.is_empty() {
+            return if self.waits_as_told(uid, w, runtime) { Admitted::Lacks(None) } else { Admitted::Yes };
+        }
+        let messages: Vec<&str> = messages.into_iter().collect();
+        Admitted::Lacks(Some(messages.join("; ")))
+    }
+
+    /// Whether a pod that was told to wait may do so still, though none of its containers says so: one that is to start lacks its
+    /// devices, and was not looked at yet, since the kubelet has just started or the sandbox is being made anew.
+    fn waits_as_told(&self, uid: &Uid, w: &Worker, runtime: &PodRuntime) -> bool {
+        let mut told = w.pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+        if w.stopped_all || !told.any(|c| c.type_ == ADMITTED && c.status == "False") {
+            return false;
+        }
+        let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
+        let sandbox = current_sandbox(&sandboxes).map(|s| s.id.as_str());
+        let records: Vec<_> = runtime.containers.iter().collect();
+        let is_to_start = |kind: ContainerKind, c: &Container| {
+            let Some(last) = newest(&records, &c.name) else { return true };
+            let Some(code) = last.exit_code() else { return !last.may_run() };
+            // Init containers run once more in another sandbox.
+            let is_elsewhere = sandbox != Some(last.sandbox_id.as_str());
+            kind != ContainerKind::Regular && is_elsewhere || pod::restarts(&w.pod, kind, c, code)
+        };
+        let lacks = |c: &Container| {
+            self.device_needs(&w.pod, &c.name).is_some_and(|(needs, reusable)| {
+                let next = self.devices.peek_step(uid, &c.name, &needs, &reusable, None);
+                matches!(next, NextStep::Wait { .. })
+            })
+        };
+        let regular = pod::spec(&w.pod).containers.iter().map(|c| (ContainerKind::Regular, c));
+        pod::init_containers(&w.pod).chain(regular).any(|(kind, c)| is_to_start(kind, c) && lacks(c))
+    }
+
     fn status_of(&self, now: Time, uid: &Uid, w: &Worker) -> PodStatus {
         let runtime = self.runtime.get(uid).cloned().unwrap_or_default();
         let pod_ips = if self.counts_as_mounted(w, &runtime) { self.pod_ips(uid, w) } else { Vec::new() };
@@ -73,7 +117,7 @@ impl KubeletCore {
         let admitted = match &w.admission {
             Admission::Undecided => Admitted::NotYet(None),
             Admission::Waiting { message, .. } => Admitted::NotYet(Some(message.clone())),
-            Admission::Admitted => Admitted::Yes,
+            Admission::Admitted => self.lacking(uid, w, &runtime),
             Admission::Rejected(reason, message) => Admitted::No(reason.clone(), message.clone()),
         };
         let mut status = with_facts(w, &runtime, &shown, &ran, |facts| {

@@ -36,6 +36,9 @@ pub enum Admitted {
     NotYet(Option<String>),
     /// Yes.
     Yes,
+    /// Yes, and it waits for what this says before it may start its containers, or start them again. Without a word it may do so
+    /// still, and what was told of it stands.
+    Lacks(Option<String>),
     /// No, with reason and message.
     No(String, String),
 }
@@ -86,7 +89,7 @@ pub const READY_TO_START: &str = "PodReadyToStartContainers";
 /// Condition that all containers of a pod are ended, to be started again together.
 pub const ALL_RESTARTING: &str = "AllContainersRestarting";
 
-/// Condition that shows what a pod waits for before it may start.
+/// Condition that shows what a pod waits for before it may start, or start again.
 pub const ADMITTED: &str = "carrack.io/Admitted";
 
 fn terminated(r: &ContainerRecord) -> Option<ApiState> {
@@ -527,7 +530,9 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     }
     conditions.set("PodScheduled", true, "", "");
     match i.admitted {
-        Admitted::NotYet(Some(message)) => conditions.set(ADMITTED, false, "Waiting", message),
+        Admitted::NotYet(Some(message)) | Admitted::Lacks(Some(message)) => {
+            conditions.set(ADMITTED, false, "Waiting", message);
+        }
         // Told only of pods that had to wait.
         Admitted::Yes if conditions.list.iter().any(|c| c.type_ == ADMITTED) => conditions.set(ADMITTED, true, "", ""),
         _ => {}

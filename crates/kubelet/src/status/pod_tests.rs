@@ -154,6 +154,36 @@ fn that_all_start_again_is_told_while_any_is_left() {
 }
 
 #[test]
+fn what_a_pod_waits_for_is_told_until_it_is_there() {
+    use Admitted::{Lacks, NotYet, Yes};
+    let told = |status: &str| {
+        let (time, message) = ("1970-01-01T00:00:05Z", if status == "False" { "kvm" } else { "" });
+        json!({"conditions": [{"type": ADMITTED, "status": status, "message": message, "lastTransitionTime": time}]})
+    };
+    let some = |what: &str| Some(what.to_owned());
+    for (before, admitted, expected) in [
+        (json!({}), Yes, None),
+        (json!({}), NotYet(some("kvm")), Some(("False", "kvm", 100))),
+        (json!({}), Lacks(some("kvm")), Some(("False", "kvm", 100))),
+        (json!({}), Lacks(None), None),
+        (told("False"), NotYet(None), Some(("False", "kvm", 5))),
+        (told("False"), Lacks(None), Some(("False", "kvm", 5))),
+        (told("False"), Lacks(some("gpu")), Some(("False", "gpu", 5))),
+        (told("False"), Yes, Some(("True", "", 100))),
+        (told("True"), Lacks(some("kvm")), Some(("False", "kvm", 100))),
+        (told("True"), Yes, Some(("True", "", 5))),
+    ] {
+        let what = format!("{before} {admitted:?}");
+        let status = Case { status: before, admitted, ..Case::new(vec![record("a", 0, exited(1))]) }.status();
+        let condition = status.conditions.iter().flatten().find(|c| c.type_ == ADMITTED);
+        let since = |c: &PodCondition| c.last_transition_time.as_ref().map(Time::from);
+        let found = condition.map(|c| (c.status.as_str(), c.message.as_deref().unwrap_or_default(), since(c)));
+        let expected = expected.map(|(status, message, at)| (status, message, Some(Time::from_unix_s(at))));
+        assert_eq!(found, expected, "{what}");
+    }
+}
+
+#[test]
 fn a_pods_way() {
     let crash =
         BTreeMap::from([("a".to_owned(), Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() })]);

@@ -34,6 +34,70 @@ fn after_a_reboot_a_pod_with_devices_waits_and_runs_again() {
     });
 }
 
+/// What was told of a pod since a revision, write by write: its condition, and why its container `compute` waits.
+fn told_since(w: &World, revision: u64) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let by = |list: &Value, key: &str, name: &str| {
+        let found = list.as_array().into_iter().flatten().find(|one| one[key] == name);
+        found.cloned().unwrap_or_default()
+    };
+    let writes = w.api.history.iter().filter(|(at, path, _)| *at > revision && path == POD);
+    let told = writes.map(|(_, _, event)| {
+        let event: Value = serde_json::from_slice(event).unwrap();
+        let status = &event["object"]["status"];
+        let condition = by(&status["conditions"], "type", crate::status::pod::ADMITTED);
+        let compute = by(&status["containerStatuses"], "name", "compute");
+        (text(&condition["status"]), text(&compute["state"]["waiting"]["reason"]))
+    });
+    told.collect()
+}
+
+/// Incident 1, as users see it. It is one write that a pod waits again, and one that it does no more: that of its container. A
+/// kubelet that starts meanwhile takes nothing back, whether or not another container of the pod runs.
+#[test]
+fn a_pod_that_waits_for_its_device_again_says_so_in_its_condition() {
+    let helper = json!({"name": "helper", "image": "busybox", "imagePullPolicy": "IfNotPresent"});
+    let mut helped = vm("Always");
+    helped["containers"].as_array_mut().unwrap().push(helper);
+    for spec in [vm("Always"), helped] {
+        each_seed(|seed| {
+            let mut w = World::new(seed);
+            w.edit_or_create_node();
+            w.run(2);
+            w.plugin_up(&["a"]);
+            w.create("p", spec.clone());
+            w.run(10);
+            assert_eq!(w.phase(), "Running", "seed {seed}");
+            let now = w.now;
+            w.node.reboot(now, "boot-2");
+            let revision = w.api.revision;
+            w.restart_kubelet();
+            w.run(60);
+            let waits = told_since(&w, revision);
+            assert_eq!(waits.last(), Some(&("False".into(), "WaitingForDevice".into())), "seed {seed}: {waits:?}");
+            let conditions = w.api.objects[POD]["status"]["conditions"].to_string();
+            assert!(conditions.contains(&format!("waiting for {KVM}")), "seed {seed}: {conditions}");
+            w.run(900);
+            assert_eq!(told_since(&w, revision), waits, "seed {seed}: nothing is written while it waits");
+            assert_ne!(w.phase(), "Failed");
+
+            w.restart_kubelet();
+            w.run(60);
+            let again = w.api.revision;
+            w.plugin_up(&["a"]);
+            w.run(30);
+            assert!(w.node.running("uid-p").contains_key("compute"), "seed {seed}");
+            for (condition, reason) in waits.iter().chain(&told_since(&w, again)) {
+                assert_eq!(condition == "False", reason == "WaitingForDevice", "seed {seed}: {waits:?}");
+            }
+            let mut conditions: Vec<String> = told_since(&w, revision).into_iter().map(|(told, _)| told).collect();
+            conditions.dedup();
+            conditions.retain(|told| !told.is_empty());
+            assert_eq!(conditions, ["False", "True"], "seed {seed}: {:?}", told_since(&w, revision));
+        });
+    }
+}
+
 /// Incident 1, the other half: deleted while the node was down, then the node comes up without plugins.
 #[test]
 fn a_pod_deleted_across_a_reboot_goes() {
