@@ -79,8 +79,7 @@ fn planted(code: &str) -> Option<&str> {
 
 /// The names in the paragraphs that say which invariants a page is about.
 fn invariants(text: &str) -> Vec<&str> {
-    let paragraphs = text.split("\n\n").filter(|paragraph| paragraph.starts_with("The invariants: "));
-    paragraphs.flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2)).collect()
+    text.split("\n\n").filter(|paragraph| paragraph.starts_with("The invariants: ")).flat_map(quoted).collect()
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::ensure;
 use carrack_apiserver::ProcessStats;
+use carrack_engine::Time;
 use carrack_noderuntime::host::SBIN_DIRS;
 
 use crate::output;
@@ -36,6 +37,11 @@ pub fn stats() -> Option<ProcessStats> {
         max_fds: max_fds.unwrap_or(0),
         started_unix_s: booted_unix_s as f64 + field(22) as f64 / ticks_per_s as f64,
     })
+}
+
+/// When it began.
+pub fn started() -> Option<Time> {
+    stats()?.started().map(Time::from)
 }
 
 /// The same as Prometheus' text, for roles that write their pages themselves.

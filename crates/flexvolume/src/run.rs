@@ -28,9 +28,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use carrack_disks::{DiskError, io_error};
+use carrack_processes::group::{self, Group};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -59,17 +58,18 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// Until when calls may run, where that is limited.
 pub type Until = watch::Receiver<Option<Instant>>;
 
-/// A driver that runs, with all that it started.
-struct Group {
-    pid: Option<Pid>,
+/// A driver that runs, with all that it started. The watcher kills them, too; the group does it before anything else is called. The
+/// watcher is a member of the group, so that nobody else's group has that number.
+struct Run {
+    group: Group,
     /// The watcher's pipe.
     alive: std::io::PipeWriter,
 }
 
-impl Group {
+impl Run {
     /// The driver has ended.
     fn ended(mut self) {
-        self.pid = None;
+        self.group.ended();
         // The driver may have ended its watcher itself.
         let _gone = self.alive.write_all(b"\n");
     }
@@ -90,44 +90,18 @@ impl Group {
         }
     }
 
-    fn kill(&self) {
-        // The watcher would do it, too; this way it is done before anything else is called. It is a member of the group, so
-        // that nobody else's group has that number.
-        if let Some(pid) = self.pid
-            && let Err(error) = kill_process_group(pid, Signal::KILL)
-        {
-            tracing::debug!(%error, "the processes of a driver are gone");
-        }
-    }
-
     /// Kills the driver and all that it started. Returns whether they are gone.
     async fn end(self, driver: &mut Child) -> bool {
-        self.kill();
+        self.group.kill();
         let gone = async {
             // Only then it is no member of its group any more.
             let reaped = driver.wait().await.is_ok();
-            while self.pid.is_some_and(|pid| test_kill_process_group(pid).is_ok()) {
+            while !self.group.is_gone() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             reaped
         };
         tokio::time::timeout(GONE_WITHIN, gone).await.unwrap_or(false)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Reads an output to its end, and keeps the beginning.
-async fn read(from: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) {
-    let Some(mut from) = from else { return };
-    let mut some = [0; 4096];
-    // What cannot be read any more has ended.
-    while let Ok(count @ 1..) = from.read(&mut some).await {
-        into.extend(some.iter().take(count.min(MAX_OUTPUT - into.len())));
     }
 }
 
@@ -155,12 +129,13 @@ pub(crate) async fn run(
     let mut child = command.spawn().map_err(io_error(format!("running {name}")))?;
     // The command holds the pipe's other end.
     drop(command);
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-    let group = Group { pid, alive: alive.into() };
+    let run = Run { group: Group::of(&child), alive: alive.into() };
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let (mut text, mut complaints) = (Vec::new(), Vec::new());
     let status = {
-        let mut outputs = pin!(async { tokio::join!(read(out, &mut text), read(err, &mut complaints)) });
+        let mut outputs = pin!(async {
+            tokio::join!(group::read(out, MAX_OUTPUT, &mut text), group::read(err, MAX_OUTPUT, &mut complaints))
+        });
         let ends = async {
             tokio::select! {
                 status = child.wait() => (status, false),
@@ -169,10 +144,10 @@ pub(crate) async fn run(
         };
         let ended = tokio::select! {
             ended = tokio::time::timeout(limit, ends) => ended,
-            never = group.bound(until) => match never {},
+            never = run.bound(until) => match never {},
         };
         let Ok((status, all)) = ended else {
-            return Err(match group.end(&mut child).await {
+            return Err(match run.end(&mut child).await {
                 true => DiskError::TimedOut(limit.as_secs()),
                 false => DiskError::Failed(format!(
                     "no answer within {} s, and what was killed then is still there: it waits in the kernel",
@@ -180,7 +155,7 @@ pub(crate) async fn run(
                 )),
             });
         };
-        group.ended();
+        run.ended();
         if !all && tokio::time::timeout(MORE, outputs).await.is_err() {
             tracing::debug!(driver = %name, "what it left behind holds its outputs");
         }

@@ -269,8 +269,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// The fields of a file, in YAML or JSON, whatever it is of.
 pub(crate) fn document(bytes: &[u8]) -> Result<Map<String, Value>, String> {
-    let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
-    let parsed = decode::parse(bytes, format, Limits::default()).map_err(|e| e.to_string())?;
+    let parsed = decode::parse(bytes, Format::of(bytes), Limits::default()).map_err(|e| e.to_string())?;
     if let Some(finding) = parsed.findings.first() {
         return Err(finding.to_string());
     }

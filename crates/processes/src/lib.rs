@@ -3,6 +3,7 @@
 //! `proc` is the kernel's directory of processes, `/proc` but in tests. With both layouts of control groups and both of the
 //! runtimes' drivers (`cgroupfs`, `systemd`) a group's path has the pod's UID and the container's id in it.
 
+pub mod group;
 pub mod tasks;
 
 use std::fs;

@@ -25,6 +25,14 @@ pub enum Format {
     Yaml,
 }
 
+impl Format {
+    /// How an object is written where nobody says it: with a brace first it is JSON.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        if bytes.trim_ascii_start().first() == Some(&b'{') { Self::Json } else { Self::Yaml }
+    }
+}
+
 /// Bounds of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

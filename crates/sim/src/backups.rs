@@ -41,7 +41,7 @@ use serde_json::{Value, json};
 use crate::chance::{below, between};
 use crate::clones::{copies_lack, course_lacks, debris, is_copy, one_instant, restore_lacks, snapshot_lacks};
 use crate::invariants::Breach;
-use crate::node::{Node, Taken};
+use crate::node::{Node, Taken, content_of};
 use crate::observer::{Change, Observer, beside, controller, deleting, is_true, key_of, ready_to_use, text, uid};
 use crate::options::Options;
 use crate::roaming::with_volume;
@@ -74,20 +74,18 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Whether this is part of the work, given the chance of all of it. Planted bugs have it alone, or not at all; and small runs where
 /// it is chosen with the rest of their work.
 pub(crate) fn are_there(rng: &Rng, options: &Options) -> bool {
-    let is_asked_for = options.only.as_ref().is_some_and(|only| only.contains(&PART));
     let is_drawn = || options.faults && !options.small && rng.fork("whether machines are backed up").one_in(4);
-    options.hint().is_none() && options.machines && (is_asked_for || is_drawn())
+    options.hint().is_none() && options.machines && (options.asks_for(PART) || is_drawn())
 }
 
 /// Whether the part in which disks are copied is done, given the chance of all of it: beside nobody who makes a class of snapshots.
 pub(crate) fn are_copied(rng: &Rng, options: &Options) -> bool {
-    let is_asked_for = |part: &str| options.only.as_ref().is_some_and(|only| only.contains(&part));
     let is_free = || !are_there(rng, options) && !crate::snapshots::are_there(rng, options, None);
     let is_drawn = || {
         let may_be = options.hint().is_none() && options.only.is_none() && options.faults && !options.small;
         may_be && rng.fork("whether disks of machines are copied").one_in(3) && is_free()
     };
-    options.machines && if is_asked_for(COPIED) { !is_asked_for(PART) } else { is_drawn() }
+    options.machines && if options.asks_for(COPIED) { !options.asks_for(PART) } else { is_drawn() }
 }
 
 /// Machines with two disks each of which storage takes no snapshots, what is done with them, and one that is off.
@@ -495,8 +493,7 @@ fn disks_lack(vm: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Op
         let disk = text(volume, "/name");
         let claim = observer.get("claim", &beside(vm, text(volume, "/persistentVolumeClaim/claimName")))?;
         let made = observer.get("volume", text(claim, "/spec/volumeName"))?;
-        let handle = text(made, "/spec/csi/volumeHandle");
-        let holds = nodes.values().find_map(|node| node.storage.contents.on(handle))?.claim.as_str();
+        let holds = content_of(made, nodes)?.claim.as_str();
         let is_its = holds.starts_with(OF) && holds.ends_with(&format!("-{disk}"));
         (!is_its && DISKS.contains(&disk)).then(|| format!("has a disk {disk} that holds {holds:?}"))
     });

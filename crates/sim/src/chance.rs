@@ -35,3 +35,9 @@ pub(crate) fn below(rng: &mut Rng, most: Duration) -> Duration {
 pub(crate) fn between(rng: &mut Rng, least: Duration, most: Duration) -> Duration {
     least + below(rng, most.saturating_sub(least))
 }
+
+/// One of these, each as likely as any other; none of none.
+pub(crate) fn pick<T: Clone>(rng: &mut Rng, all: &[T]) -> Option<T> {
+    let n = usize::try_from(rng.below(u64::try_from(all.len()).unwrap_or(0))).unwrap_or(0);
+    all.get(n).cloned()
+}

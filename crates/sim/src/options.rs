@@ -89,6 +89,11 @@ impl Options {
         self.machines && (self.clones || self.has_whole_nodes())
     }
 
+    /// Whether somebody asks for a part of the work by its name.
+    pub(crate) fn asks_for(&self, part: &str) -> bool {
+        self.only.as_ref().is_some_and(|only| only.contains(&part))
+    }
+
     /// How long anything may fail.
     pub(crate) fn trouble(&self) -> Duration {
         self.heal_after.map_or(self.safety, |after| after.min(self.safety))

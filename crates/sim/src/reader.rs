@@ -11,6 +11,11 @@
 use std::time::Duration;
 
 use carrack_engine::{ApiRequest, Method, Rng};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use carrack_types::resource::Resource;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::Value;
 
 use crate::chance::below;
@@ -27,18 +32,20 @@ const MOST_WATCHES: u32 = 16;
 /// For how long each watches.
 const WATCH_S: u64 = 60;
 
-/// Kinds of objects, by their names here, with the group's path and their plural names.
-const KINDS: [(&str, &str, &str); 10] = [
-    ("pod", "/api/v1", "pods"),
-    ("node", "/api/v1", "nodes"),
-    ("configmap", "/api/v1", "configmaps"),
-    ("secret", "/api/v1", "secrets"),
-    ("claim", "/api/v1", "persistentvolumeclaims"),
-    ("volume", "/api/v1", "persistentvolumes"),
-    ("attachment", "/apis/storage.k8s.io/v1", "volumeattachments"),
-    ("replicaset", "/apis/apps/v1", "replicasets"),
-    ("vm", "/apis/kubevirt.io/v1", "virtualmachines"),
-    ("vmi", "/apis/kubevirt.io/v1", "virtualmachineinstances"),
+/// A kind of objects, by its name here.
+type Kind = (&'static str, fn() -> Resource);
+/// Of what kinds objects are read and watched.
+const KINDS: [Kind; 10] = [
+    ("pod", Resource::of::<Pod>),
+    ("node", Resource::of::<Node>),
+    ("configmap", Resource::of::<ConfigMap>),
+    ("secret", Resource::of::<Secret>),
+    ("claim", Resource::of::<PersistentVolumeClaim>),
+    ("volume", Resource::of::<PersistentVolume>),
+    ("attachment", Resource::of::<VolumeAttachment>),
+    ("replicaset", Resource::of::<ReplicaSet>),
+    ("vm", Resource::of::<VirtualMachine>),
+    ("vmi", Resource::of::<VirtualMachineInstance>),
 ];
 
 /// Whether he is there: in some runs, and beside no planted bug but those that he meets.
@@ -71,23 +78,19 @@ impl Reader {
         if !self.is_there {
             return asked;
         }
-        for (object, base, plural) in changes.iter().filter_map(made) {
+        for (object, resource) in changes.iter().filter_map(made) {
             if self.rng.one_in(READS_ONE_IN) {
-                let request = ApiRequest::new(Method::Get, one(object, base, plural));
-                asked.push((below(&mut self.rng, SOON), request));
+                asked.push((below(&mut self.rng, SOON), read(object, &resource)));
             }
             if self.watches > 0 && self.rng.one_in(WATCHES_ONE_IN) {
                 self.watches -= 1;
                 let streams =
                     if self.rng.one_in(2) { "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan" } else { "" };
                 let namespace = text(object, "/metadata/namespace");
-                let within = if namespace.is_empty() || self.rng.one_in(2) {
-                    String::new()
-                } else {
-                    format!("/namespaces/{namespace}")
-                };
+                let within = if namespace.is_empty() || self.rng.one_in(2) { "" } else { namespace };
                 let path = format!(
-                    "{base}{within}/{plural}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}{streams}"
+                    "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}{streams}",
+                    resource.collection_path(within)
                 );
                 asked.push((below(&mut self.rng, SOON), ApiRequest::new(Method::Get, path)));
             }
@@ -102,19 +105,16 @@ impl Reader {
 }
 
 /// An object that was made, of one of the kinds, whose name is part of a path as it is.
-fn made(change: &Change) -> Option<(&Value, &'static str, &'static str)> {
+fn made(change: &Change) -> Option<(&Value, Resource)> {
     let object = change.after.as_ref().filter(|_| change.before.is_none())?;
-    let (_, base, plural) = KINDS.into_iter().find(|(kind, ..)| *kind == change.resource)?;
+    let (_, resource) = KINDS.into_iter().find(|(kind, _)| *kind == change.resource)?;
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'.';
-    text(object, "/metadata/name").bytes().all(is_plain).then_some((object, base, plural))
+    text(object, "/metadata/name").bytes().all(is_plain).then(|| (object, resource()))
 }
 
-/// The path of an object.
-fn one(object: &Value, base: &str, plural: &str) -> String {
-    match (text(object, "/metadata/namespace"), text(object, "/metadata/name")) {
-        ("", name) => format!("{base}/{plural}/{name}"),
-        (namespace, name) => format!("{base}/namespaces/{namespace}/{plural}/{name}"),
-    }
+/// He reads an object.
+fn read(object: &Value, resource: &Resource) -> ApiRequest {
+    ApiRequest::get(resource, text(object, "/metadata/namespace"), text(object, "/metadata/name"))
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_was_made_has_a_path() {
-        let path = |change: &Change| made(change).map(|(object, base, plural)| one(object, base, plural));
+        let path = |change: &Change| made(change).map(|(object, resource)| read(object, &resource).path);
         for (change, expected) in [
             (change("pod", "a", "b"), Some("/api/v1/namespaces/a/pods/b")),
             (change("node", "", "b.c"), Some("/api/v1/nodes/b.c")),

@@ -14,7 +14,7 @@ use carrack_kubelet::{In, Op, OpId};
 use serde_json::Value;
 
 use crate::invariants::Breach;
-use crate::observer::text;
+use crate::observer::is_true;
 
 /// The invariant.
 pub(crate) const NAME: &str = "silent-runtimes-are-told";
@@ -34,8 +34,7 @@ fn says_ready(request: &ApiRequest) -> bool {
         return false;
     }
     let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-    let conditions = body.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-    conditions.into_iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
+    is_true(&body, "Ready")
 }
 
 impl Silence {

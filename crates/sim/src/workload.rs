@@ -195,7 +195,7 @@ impl User {
             return Self::with(acts);
         }
         let critical = crate::critical::PART;
-        if options.only.as_ref().is_some_and(|only| only.contains(&critical)) {
+        if options.asks_for(critical) {
             let mut acts = Vec::new();
             crate::critical::acts(&mut rng.fork(critical), options.safety, &mut acts);
             return Self::with(acts);
@@ -209,7 +209,7 @@ impl User {
         ];
         let of_machines: [(&str, Part); 2] = [("machines", machines), ("sets", sets)];
         let of_machines = of_machines.into_iter().filter(|_| options.machines);
-        if options.only.as_ref().is_some_and(|only| only.contains(&"steady")) && parts.keeps("steady") {
+        if options.asks_for("steady") && parts.keeps("steady") {
             steady(&mut rng.fork("steady"), &mut acts);
         }
         for (part, add) in of_pods.into_iter().chain(of_machines).filter(|(part, _)| parts.has(part)) {

@@ -50,7 +50,7 @@ fn options(cx: &Cx<'_>) -> (String, bool) {
 
 /// Reads a body, which is YAML and so may be JSON.
 pub(crate) fn read(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
-    let is_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    let is_json = Format::of(body) == Format::Json;
     let json = is_json.then(|| decode::parse(body, Format::Json, Limits::default()).ok()).flatten();
     let parsed = match json {
         // As for YAML.

@@ -19,7 +19,7 @@ use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::{Value, json};
 
 use super::apart::Apart;
-use super::cluster::{Cluster, Dir, HTTPS_PORT, KUBELET_PORT, VIRT_HANDLER_PORT};
+use super::cluster::{Cluster, Dir, HTTPS_PORT, KUBELET_PORT, VIRT_HANDLER_PORT, is_ready};
 use super::used;
 use crate::roles::apiserver;
 
@@ -82,8 +82,7 @@ impl Machine {
 
     fn read(cpuinfo: &str, meminfo: &str) -> Option<Self> {
         let cpus = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        let kib: i64 = total.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+        let kib = i64::try_from(used::kib(meminfo, "MemTotal:")?).ok()?;
         let cpus = i64::try_from(cpus).ok().filter(|cpus| *cpus > 0)?;
         Some(Self { cpus, memory_bytes: kib.checked_mul(1024)? })
     }
@@ -94,11 +93,7 @@ impl Machine {
         let amount = |list: &str, of: &str| Quantity::parse(status[list][of].as_str()?).ok().map(Quantity::units);
         let gives = |of: &str, all: i64| amount("allocatable", of).is_some_and(|some| some > 0 && some <= all);
         let has = |of: &str, all: i64| amount("capacity", of) == Some(all) && gives(of, all);
-        let mut conditions = status["conditions"].as_array().into_iter().flatten();
-        conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-            && has("cpu", self.cpus)
-            && has("memory", self.memory_bytes)
-            && gives("pods", i64::MAX)
+        is_ready(node) && has("cpu", self.cpus) && has("memory", self.memory_bytes) && gives("pods", i64::MAX)
     }
 }
 

@@ -154,6 +154,17 @@ impl Dir {
     }
 }
 
+/// Whether a Node says that it is ready.
+pub fn is_ready(node: &Value) -> bool {
+    let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// Whether a Node is ready and takes guests.
+pub fn takes_guests(node: &Value) -> bool {
+    is_ready(node) && node["metadata"]["labels"][SCHEDULABLE_LABEL] == "true"
+}
+
 impl Cluster {
     /// Ends its process, while connections to it can still be closed in an orderly way.
     pub async fn stop(self) -> anyhow::Result<()> {
@@ -175,12 +186,7 @@ impl Cluster {
         }
         self.wait(
             "the node is not ready for pods and virtual machines",
-            |list| {
-                let node = &list["items"][0];
-                let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-                conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-                    && node["metadata"]["labels"][SCHEDULABLE_LABEL] == "true"
-            },
+            |list| takes_guests(&list["items"][0]),
             "/api/v1/nodes",
         )
         .await

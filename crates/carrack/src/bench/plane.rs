@@ -21,7 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::apart::{self, Apart};
-use super::used::memory_mb;
+use super::used::{self, memory_mb};
 use crate::roles::{self, apiserver, hollow, virt_controller};
 
 /// How long anything may take before the measurement is given up.
@@ -282,11 +282,7 @@ pub fn body(method: Method, path: String, value: &Value) -> anyhow::Result<ApiRe
 /// # Errors
 /// The kernel does not tell.
 pub fn cpu_s() -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
-    // The name in parentheses may hold spaces; user and system time are the 12th and 13th field behind it.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks: f64 = [11, 12].iter().filter_map(|n| fields.get(*n)?.parse::<f64>().ok()).sum();
-    Ok(ticks / 100.0)
+    used::cpu_s(std::process::id())
 }
 
 /// The most memory that this process ever had resident, in MB (10^6 bytes).

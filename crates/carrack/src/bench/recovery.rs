@@ -9,19 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Dir};
+use super::cluster::{Cluster, Dir, takes_guests};
 
 const MACHINES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
 const INSTANCE: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances/away";
 /// How long a machine may be away.
 const LIMIT: Duration = Duration::from_secs(180);
-
-/// Whether a node is ready and takes guests.
-fn takes_guests(node: &Value) -> bool {
-    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
-        && conditions.filter(|c| c["type"] == "Ready").any(|c| c["status"] == "True")
-}
 
 /// Where the machine runs.
 async fn place(cluster: &Cluster) -> Option<String> {

@@ -29,6 +29,14 @@ pub fn proportional_mb(pid: u32) -> anyhow::Result<f64> {
     in_mb(&told(pid, "smaps_rollup")?, "Pss:").context("the kernel tells no Pss:")
 }
 
+/// Seconds of the processor that a process has used.
+///
+/// # Errors
+/// It is gone.
+pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
+    Ok(cpu_ticks(&[pid])? as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
 /// Use of the processor by some processes together over some seconds, in percent of one core.
 ///
 /// # Errors
@@ -53,10 +61,13 @@ fn told(pid: u32, file: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).with_context(|| format!("process {pid} is gone"))
 }
 
-/// What a line `FIELD   N kB` says.
+/// What a line `FIELD   N kB` says, in units of 1024 bytes.
+pub fn kib(text: &str, field: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.trim().parse().ok())
+}
+
 fn in_mb(text: &str, field: &str) -> Option<f64> {
-    let amount = |line: &str| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok();
-    text.lines().find_map(amount).map(|kib| kib * 1024.0 / 1e6)
+    kib(text, field).map(|kib| kib as f64 * 1024.0 / 1e6)
 }
 
 /// User and system time in a process's `stat`. Its name, in parentheses, may have anything in it.

@@ -331,10 +331,17 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// It does not.
     pub fn wait_offer(&self, resource: &str, amount: &str) -> anyhow::Result<()> {
-        self.stage.wait(&format!("the node offers {amount} of {resource}"), START_LIMIT_S, || {
-            let offered = self.node()?["status"]["allocatable"][resource].clone();
-            if offered == json!(amount) { Ok(()) } else { Err(format!("it offers {offered}")) }
-        })
+        self.stage
+            .wait(&format!("the node offers {amount} of {resource}"), START_LIMIT_S, || self.offers(resource, amount))
+    }
+
+    /// Whether the node offers so many of a resource.
+    ///
+    /// # Errors
+    /// What it offers instead.
+    pub fn offers(&self, resource: &str, amount: &str) -> Result<(), String> {
+        let offered = self.node()?["status"]["allocatable"][resource].clone();
+        if offered == json!(amount) { Ok(()) } else { Err(format!("it offers {offered}")) }
     }
 
     /// Asks for an object.

@@ -162,26 +162,25 @@ pub fn counting_machine(name: &str, claim: &str) -> Value {
 
 /// A deployment of pods that need not run anything.
 pub fn deployment(name: &str, replicas: u32, limits: &Value) -> Value {
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas, "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": {"app": name}}, "spec": {
-                "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
-                "containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}],
-            }},
-        },
-    })
+    let pod = json!({
+        "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}],
+    });
+    deployment_of(name, replicas, &pod)
 }
 
 /// A Deployment of one pod whose container does nothing but be there.
 pub fn idle_deployment(name: &str) -> Value {
-    let pod = idle_pod(name, &json!({}));
+    deployment_of(name, 1, &idle_pod(name, &json!({}))["spec"])
+}
+
+/// A deployment of pods with this spec.
+fn deployment_of(name: &str, replicas: u32, spec: &Value) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
         "spec": {
-            "replicas": 1, "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": {"app": name}}, "spec": pod["spec"]},
+            "replicas": replicas, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": spec},
         },
     })
 }

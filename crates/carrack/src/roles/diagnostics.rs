@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use carrack_apiserver::{ProcessStats, Query, delegated, health};
+use carrack_apiserver::{Query, delegated, health};
 use carrack_auth::Caller;
 use carrack_auth::pki::{KeyPairPem, Sans};
 use carrack_auth::tls::{self, Clients, Reloadable, ServerTls};
@@ -214,7 +214,7 @@ fn typed(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>)
 
 /// Which program this is, and since when it runs.
 fn status_page(component: &'static str, headers: &http::HeaderMap) -> Result<Page, PageError> {
-    let started = process::stats().as_ref().and_then(ProcessStats::started).map(Time::from);
+    let started = process::started();
     let paths = &[flagz::PATH, "/healthz", "/livez", "/metrics", "/readyz", statusz::PATH];
     let now = Time::from_unix_s(super::apiserver::now_unix_s());
     Program { component, started, paths }.page(now, headers)

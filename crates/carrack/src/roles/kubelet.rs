@@ -4,16 +4,16 @@ mod certificates;
 mod image_credentials;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use carrack_apiserver::ProcessStats;
 use carrack_auth::pki::{Identity, KeyPairPem};
 use carrack_auth::tls::Reloadable;
-use carrack_engine::{Time, Transport};
+use carrack_engine::Transport;
 use carrack_kubelet::configuration::Configuration;
 use carrack_kubelet::credentials::NodeCredentials;
 use carrack_kubelet::pods::dead::Policy;
@@ -148,7 +148,7 @@ async fn work(
         process_metrics: Some(process::metrics),
         api_host: node.api_host,
         flags: flags::told().clone(),
-        started: process::stats().as_ref().and_then(ProcessStats::started).map(Time::from),
+        started: process::started(),
     };
     if let Some(configuration) = &node.configuration {
         configuration.apply(&mut config.node).map_err(anyhow::Error::msg)?;
@@ -240,19 +240,31 @@ fn usable(configuration: &Configuration) -> anyhow::Result<()> {
     carrack_kubelet::check_machine(&config).map_err(anyhow::Error::msg)
 }
 
+/// The files of a directory whose names end so, in the order of their names.
+fn files_of(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = entries.collect::<io::Result<Vec<PathBuf>>>()?;
+    let ends_so = |path: &Path| path.extension().is_some_and(|e| endings.iter().any(|ending| e == *ending));
+    paths.retain(|path| ends_so(path) && path.is_file());
+    paths.sort();
+    Ok(paths)
+}
+
+/// What stands in a file.
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// What stands in files, each with its name.
+fn named(paths: &[PathBuf]) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    paths.iter().map(|path| Ok((path.display().to_string(), read(path)?))).collect()
+}
+
 /// Reads a configuration file, and those of a directory that are laid over it.
 fn configurations(file: Option<&Path>, directory: Option<&Path>) -> anyhow::Result<Option<Configuration>> {
     let Some(directory) = directory else { return file.map(configuration).transpose() };
     let what = || format!("the kubelet's configuration in {}", directory.display());
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(directory).with_context(what)? {
-        paths.push(entry.with_context(what)?.path());
-    }
-    paths.retain(|path| path.extension().is_some_and(|e| e == "conf") && path.is_file());
-    paths.sort();
-    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-    let named = |path: &PathBuf| Ok((path.display().to_string(), read(path)?));
-    let over = paths.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
+    let over = named(&files_of(directory, &["conf"]).with_context(what)?)?;
     let base = file.map(read).transpose()?;
     let (configuration, without) = carrack_kubelet::configuration::read_over(base.as_deref(), &over)
         .map_err(anyhow::Error::msg)

@@ -11,8 +11,8 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use carrack_processes::group::{self, Group};
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStdin, Command};
 use tokio::sync::Semaphore;
 
@@ -122,18 +122,19 @@ impl Own {
             command.env(name, value);
         }
         let mut child = command.spawn().map_err(|error| format!("running {}: {error}", program.display()))?;
-        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw));
+        let mut group = Group::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (mut said, mut words) = (Vec::new(), Vec::new());
         let talk = async {
-            let (said, words, ()) =
-                tokio::join!(hear(stdout, MAX_ANSWER), hear(stderr, MAX_WORDS), tell(stdin, &question));
-            (said, words, child.wait().await)
+            // A byte more shows that there was more.
+            let answers = group::read(stdout, MAX_ANSWER + 1, &mut said);
+            tokio::join!(answers, group::read(stderr, MAX_WORDS, &mut words), tell(stdin, &question));
+            child.wait().await
         };
-        let Ok((said, words, ended)) = tokio::time::timeout(self.limit, talk).await else {
+        let Ok(ended) = tokio::time::timeout(self.limit, talk).await else {
             return Err(format!("it did not answer within {} s", self.limit.as_secs()));
         };
-        // Its number may be another's by now.
-        group.0 = None;
+        group.ended();
         let status = ended.map_err(|error| error.to_string())?;
         if !status.success() {
             return Err(format!("{status}: {}", String::from_utf8_lossy(&words).trim()));
@@ -143,32 +144,6 @@ impl Own {
         }
         answer::read(&provider.api_version, &said).map_err(str::to_owned)
     }
-}
-
-/// The processes of a plugin that runs.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(pid) = self.0
-            && let Err(error) = kill_process_group(pid, Signal::KILL)
-        {
-            tracing::debug!(%error, "the processes of a credential provider are gone");
-        }
-    }
-}
-
-/// Reads an output to its end, and keeps so much of it and a byte more, by which it shows that there was more.
-async fn hear(from: Option<impl AsyncRead + Unpin>, most: usize) -> Vec<u8> {
-    let mut kept = Vec::new();
-    let Some(mut from) = from else { return kept };
-    let mut some = [0; 4096];
-    // What cannot be read any more has ended.
-    while let Ok(count @ 1..) = from.read(&mut some).await {
-        let room = (most + 1).saturating_sub(kept.len());
-        kept.extend(some.iter().take(count.min(room)));
-    }
-    kept
 }
 
 /// Writes the question, and closes. Who answers without reading it may do so.

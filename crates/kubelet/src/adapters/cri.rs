@@ -645,7 +645,7 @@ impl Cri {
         let mut result = Ok(());
         let mut with = None;
         for (number, auth) in tries.into_iter().enumerate() {
-            with = auth.is_some().then_some(number).filter(|number| *number < given);
+            with = (number < given).then_some(number);
             let r = v1::PullImageRequest {
                 image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
                 auth: auth.map(convert::auth),

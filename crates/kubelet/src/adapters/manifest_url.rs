@@ -23,7 +23,6 @@ use crate::static_url::StaticUrl;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who asks at the URL.
-#[derive(Clone)]
 pub struct Fetcher {
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
     url: StaticUrl,

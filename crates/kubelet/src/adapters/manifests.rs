@@ -15,7 +15,6 @@ const MAX_FILES: usize = 512;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Where those of a node are.
-#[derive(Clone)]
 pub struct Manifests {
     path: Option<PathBuf>,
     url: Option<Fetcher>,
@@ -36,9 +35,12 @@ impl Manifests {
     ///
     /// # Errors
     /// What the disk says, or who is asked.
-    pub async fn read(self, source: Source) -> Result<Vec<Manifest>, OpError> {
-        match (source, self.path, self.url) {
-            (Source::File, Some(path), _) => blocking(move || read(&path, &self.node)).await,
+    pub async fn read(&self, source: Source) -> Result<Vec<Manifest>, OpError> {
+        match (source, &self.path, &self.url) {
+            (Source::File, Some(path), _) => {
+                let (path, node) = (path.clone(), self.node.clone());
+                blocking(move || read(&path, &node)).await
+            }
             (Source::Http, _, Some(url)) => url.read(&self.node).await,
             (Source::File | Source::Http, ..) => Ok(Vec::new()),
         }

@@ -148,6 +148,9 @@ impl Plugins {
         if !plain || r.endpoint == KUBELET_SOCKET {
             return Err(format!("the endpoint {:?} is no name of a socket", r.endpoint));
         }
+        if let Some(problem) = name_problem(&r.resource_name) {
+            return Err(problem);
+        }
         self.take(r.resource_name, self.0.dir.join(&r.endpoint)).await.map(drop)
     }
 
@@ -157,11 +160,9 @@ impl Plugins {
         (self.0.report)(In::PluginRefused { resource: told(resource), why: told(why) });
     }
 
-    /// Connects to a plugin and follows what it lists. Returns the epoch of this registration.
+    /// Connects to the plugin of a resource that has a name for one, and follows what it lists. Returns the epoch of this
+    /// registration.
     async fn take(&self, resource: String, socket: PathBuf) -> Result<u64, String> {
-        if let Some(problem) = name_problem(&resource) {
-            return Err(problem);
-        }
         let mut client = connect(socket).await?;
         let options = within(CONNECT, client.get_device_plugin_options(proto::Empty {}))
             .await

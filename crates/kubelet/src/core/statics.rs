@@ -172,7 +172,7 @@ impl KubeletCore {
         if !self.statics.read() || !self.loaded {
             return;
         }
-        let present: BTreeSet<Uid> = self.statics.present().cloned().collect();
+        let present: BTreeSet<&Uid> = self.statics.present().collect();
         let believes = self.planted == Some(Planted::BelievedAnnotations);
         for (uid, w) in &mut self.workers {
             let says_so = believes && w.pod.annotation(manifest::SOURCE).is_some_and(|source| source != "api");

@@ -78,12 +78,9 @@ pub fn read(api_version: &str, bytes: &[u8]) -> Result<Answer, &'static str> {
         "Global" => Scope::Global,
         _ => return Err("its answer has no cacheKeyType that is known here"),
     };
-    let lasts = match document.cache_duration {
-        Some(text) => {
-            Some(parse_unsigned(&text).ok_or("the cacheDuration of its answer is no duration such as 1m30s")?)
-        }
-        None => None,
-    };
+    let span =
+        |text: String| parse_unsigned(&text).ok_or("the cacheDuration of its answer is no duration such as 1m30s");
+    let lasts = document.cache_duration.map(span).transpose()?;
     let logins = document.auth.unwrap_or_default();
     let entries = logins.into_iter().map(|(key, login)| (key, Entry::new(login.username, login.password))).collect();
     Ok(Answer { scope, lasts, entries })

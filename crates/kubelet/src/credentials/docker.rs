@@ -102,12 +102,14 @@ pub fn fitting<T>(image: &str, all: impl IntoIterator<Item = (T, String, Entry)>
 /// not for `r.io/teams`, other than upstream, which goes by the text alone.
 #[must_use]
 pub fn is_for(pattern: &str, repository: &str) -> bool {
-    let split = |text: &str| -> (String, String) {
-        let (host, path) = text.split_once('/').unwrap_or((text, ""));
-        (host.to_owned(), path.trim_end_matches('/').to_owned())
-    };
-    let ((pattern_host, pattern_path), (host, path)) = (split(pattern), split(repository));
-    host_matches(&pattern_host, &host) && path_matches(&pattern_path, &path)
+    let ((pattern_host, pattern_path), (host, path)) = (cut(pattern), cut(repository));
+    host_matches(pattern_host, host) && path_matches(pattern_path, path)
+}
+
+/// A host, with its port, and the path after it.
+fn cut(text: &str) -> (&str, &str) {
+    let (host, path) = text.split_once('/').unwrap_or((text, ""));
+    (host, path.trim_end_matches('/'))
 }
 
 /// The registry and the repository of an image.
@@ -127,8 +129,7 @@ fn repository(image: &str) -> (String, String) {
 /// The host, with its port, and the path that a key names.
 fn registry(key: &str) -> (String, String) {
     let key = key.trim_start_matches("https://").trim_start_matches("http://");
-    let (host, path) = key.split_once('/').unwrap_or((key, ""));
-    let path = path.trim_end_matches('/');
+    let (host, path) = cut(key);
     // What docker itself writes for its hub.
     let path = if path == "v1" || path == "v2" { "" } else { path };
     let host = if host == "docker.io" { "index.docker.io" } else { host };

@@ -119,8 +119,7 @@ fn items(list: Value) -> Result<Vec<Value>, String> {
 }
 
 fn parse(bytes: &[u8], max_bytes: usize) -> Result<Parsed, String> {
-    let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
-    decode::parse(bytes, format, Limits { max_bytes, ..Limits::default() }).map_err(|e| e.to_string())
+    decode::parse(bytes, Format::of(bytes), Limits { max_bytes, ..Limits::default() }).map_err(|e| e.to_string())
 }
 
 /// Whether something says that it is of this kind of v1.

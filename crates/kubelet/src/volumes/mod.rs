@@ -485,7 +485,7 @@ impl Volumes {
     pub fn uses(&self) -> BTreeMap<&str, Use> {
         let mut uses: BTreeMap<&str, Use> = BTreeMap::new();
         for v in self.pods.values().flat_map(BTreeMap::values) {
-            if let Some(id) = v.published.as_ref().and_then(|p| p.id.as_deref()) {
+            if let Some(id) = v.of_node() {
                 let of = uses.entry(id).or_default();
                 of.wanted |= v.wants;
                 of.there |= v.op.is_some() || v.actual != Actual::Absent;
@@ -534,8 +534,7 @@ impl Volumes {
     pub fn users_in_use(&self) -> Users {
         let mut all: Users = self.node.in_use().map(|id| (id.to_owned(), BTreeSet::new())).collect();
         for v in self.pods.values().flat_map(BTreeMap::values) {
-            let id = v.published.as_ref().and_then(|p| p.id.as_deref());
-            if let Some(users) = id.and_then(|id| all.get_mut(id)) {
+            if let Some(users) = v.of_node().and_then(|id| all.get_mut(id)) {
                 users.insert(v.user.clone());
             }
         }
@@ -544,7 +543,7 @@ impl Volumes {
 
     /// Pods with a part in a volume of the node.
     pub fn users(&self, id: &str) -> Vec<Uid> {
-        let part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
+        let part = |v: &State| v.of_node() == Some(id);
         self.pods.iter().filter(|(_, volumes)| volumes.values().any(part)).map(|(uid, _)| uid.clone()).collect()
     }
 
@@ -695,14 +694,14 @@ impl Volumes {
 
     /// Whether a pod has a part of a volume of the node.
     fn has_part(&self, id: &str) -> bool {
-        let is_part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
-        self.pods.values().flat_map(BTreeMap::values).any(|v| v.actual == Actual::Mounted && is_part(v))
+        let mut all = self.pods.values().flat_map(BTreeMap::values);
+        all.any(|v| v.actual == Actual::Mounted && v.of_node() == Some(id))
     }
 
     /// The volume of the node that a volume of a pod is a part of.
     #[must_use]
     pub fn of_node(&self, uid: &str, name: &str) -> Option<&str> {
-        self.pods.get(uid)?.get(name)?.published.as_ref()?.id.as_deref()
+        self.pods.get(uid)?.get(name)?.of_node()
     }
 
     /// Where a driver's volume of a pod comes from, once that is known.
@@ -715,9 +714,8 @@ impl Volumes {
     /// meanwhile: a driver is asked one thing at a time about a volume.
     #[must_use]
     pub fn is_busy(&self, id: &str) -> bool {
-        let is_part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
-        let mut parts = self.pods.values().flat_map(BTreeMap::values);
-        self.node.is_busy(id) || parts.any(|v| v.op.is_some() && is_part(v))
+        let mut all = self.pods.values().flat_map(BTreeMap::values);
+        self.node.is_busy(id) || all.any(|v| v.op.is_some() && v.of_node() == Some(id))
     }
 
     /// Directories of a pod's volumes, once all are there that its containers have. Else what is missing and why.
@@ -770,6 +768,11 @@ impl Volumes {
 }
 
 impl State {
+    /// The volume of the node that it is a part of.
+    fn of_node(&self) -> Option<&str> {
+        self.published.as_ref()?.id.as_deref()
+    }
+
     /// Whether a container may start with it: it is there, and this kubelet has seen to it.
     fn is_ready(&self) -> bool {
         self.actual == Actual::Mounted && self.made.is_some()

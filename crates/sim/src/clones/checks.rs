@@ -17,7 +17,7 @@ use super::ends::{data, volume_of};
 use super::host::MUTE;
 use super::room::INSTANT;
 use crate::invariants::Breach;
-use crate::node::Node;
+use crate::node::{Node, content_of};
 use crate::observer::{
     Change, Observer, beside, controller, deleting, is_true, key_of, owner_kind, ready_to_use, text, uid,
 };
@@ -247,10 +247,7 @@ fn state_claim(machine: &Value) -> Option<&str> {
 
 /// What a claim's volume holds: a word, which is told by whoever has made it, or is known on its node.
 fn on_volume<'a>(claim: &Value, observer: &'a Observer, nodes: &'a BTreeMap<u8, Node>) -> Option<&'a str> {
-    let on_node = || {
-        let handle = text(volume_of(claim, observer)?, "/spec/csi/volumeHandle");
-        nodes.values().find_map(|node| node.storage.contents.on(handle)).map(|content| content.claim.as_str())
-    };
+    let on_node = || content_of(volume_of(claim, observer)?, nodes).map(|content| content.claim.as_str());
     data(claim, observer).or_else(on_node)
 }
 
@@ -308,12 +305,6 @@ pub(crate) fn copies_lack(content: &Value, observer: &Observer, nodes: &BTreeMap
     })
 }
 
-/// When a guest had last written what is on a volume of a whole node.
-fn wrote(volume: &Value, nodes: &BTreeMap<u8, Node>) -> Option<Time> {
-    let handle = text(volume, "/spec/csi/volumeHandle");
-    nodes.values().find_map(|node| node.storage.contents.on(handle))?.wrote
-}
-
 /// A content that says it can be used has all disks as they were at one instant: those that the machine copied in any case,
 /// those that storage took, too, where the guest has an agent that freezes it. Of whole nodes, [`crate::backups`] looks at those.
 fn instants(content: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
@@ -326,7 +317,8 @@ fn instants(content: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>, br
         let instant = if is_copy(content, backup) {
             let claim = observer.get("claim", &beside(content, name));
             let holder = claim.and_then(|claim| observer.get("volume", text(claim, "/spec/volumeName")));
-            holder.and_then(|holder| said(holder).or_else(|| wrote(holder, nodes)))
+            // Of whole nodes it is known when a guest had last written what is there.
+            holder.and_then(|holder| said(holder).or_else(|| content_of(holder, nodes)?.wrote))
         } else if machine.starts_with(MUTE) || !nodes.is_empty() {
             continue;
         } else {

@@ -16,6 +16,7 @@ use carrack_kubelet::volumes::{CsiNodeInfo, Driver};
 use carrack_kubelet::{In, Op, OpError};
 
 use super::{Disk, Follow, Node, NodeEvent};
+use crate::chance::pick;
 use crate::role::node_name;
 
 /// How long a kubelet waits for what takes the runtime no time, and for all else that has no limit of its own.
@@ -168,8 +169,7 @@ impl Node {
         lasts: Duration,
         rng: &mut Rng,
     ) -> (&'static str, Vec<Follow>) {
-        let which = usize::try_from(rng.below(DRIVERS.len() as u64)).unwrap_or(0);
-        let driver = DRIVERS.get(which).copied().unwrap_or(crate::attacher::DRIVER);
+        let driver = pick(rng, &DRIVERS).unwrap_or(crate::attacher::DRIVER);
         let until = self.absences.drivers.entry(driver).or_default();
         *until = (*until).max(now + lasts);
         let mut follow = vec![Follow::Later(lasts, NodeEvent::Returns)];

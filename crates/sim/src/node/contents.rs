@@ -32,6 +32,12 @@ pub(crate) struct Content {
     pub wrote: Option<Time>,
 }
 
+/// What is on a volume of the driver's, as the API has that, if it is there on some node.
+pub(crate) fn content_of<'a>(volume: &Value, nodes: &'a BTreeMap<u8, Node>) -> Option<&'a Content> {
+    let handle = text(volume, "/spec/csi/volumeHandle");
+    nodes.values().find_map(|node| node.storage.contents.on(handle))
+}
+
 /// What is in a snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {

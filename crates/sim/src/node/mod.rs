@@ -43,9 +43,9 @@ use crate::pulling;
 use crate::role::node_name;
 use crate::silence::Silence;
 use absent::{Absences, Met};
-pub(crate) use contents::Taken;
 #[cfg(test)]
 pub(crate) use contents::new_volume;
+pub(crate) use contents::{Taken, content_of};
 pub(crate) use copying::Copies;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
@@ -471,9 +471,9 @@ impl Node {
             NodeEvent::StorageEffect(number) => {
                 let mut follow = Vec::new();
                 self.write(now);
-                self.storage.mood = self.mood(now);
+                let mood = self.mood(now);
                 if let Some((life, answer)) =
-                    self.storage.carry_out(number, self.number, observer, breaches, &mut follow)
+                    self.storage.carry_out(number, self.number, mood, observer, breaches, &mut follow)
                 {
                     let back = self.faults.operation.draw(&mut self.rng) / 4;
                     follow.push(Follow::Storage(life, back, Box::new(answer)));

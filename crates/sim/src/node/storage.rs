@@ -16,9 +16,8 @@ use crate::observer::{Observer, text, uid};
 use crate::role::node_name;
 
 /// How the driver takes a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mood {
-    #[default]
     Honest,
     /// What it makes is smaller than it was asked for.
     Lies,
@@ -40,8 +39,6 @@ pub(crate) struct Storage {
     grows_at_rest: bool,
     /// A planted bug: a volume is deleted before another one is made.
     pub makes_room: bool,
-    /// How it takes the next call.
-    pub(super) mood: Mood,
     pending: BTreeMap<u64, (u32, Out, Fate)>,
     next: u64,
 }
@@ -163,6 +160,7 @@ impl Storage {
         &mut self,
         number: u64,
         node: u8,
+        mood: Mood,
         observer: &Observer,
         breaches: &mut Vec<Breach>,
         follow: &mut Vec<Follow>,
@@ -171,16 +169,16 @@ impl Storage {
         let failed = |message: &str| Err(CallError { no_room: false, message: message.to_owned() });
         let outcome = match fate {
             _ if self.is_busy(number, life, &call) => failed("the driver is busy with this snapshot"),
-            _ if self.mood == Mood::Away => failed("connecting to the driver: connection refused"),
+            _ if mood == Mood::Away => failed("connecting to the driver: connection refused"),
             Fate::FailsBefore => failed("the driver hiccups"),
-            Fate::Works | Fate::FailsAfter => self.make(&call, node, observer, breaches),
+            Fate::Works | Fate::FailsAfter => self.make(&call, node, mood, observer, breaches),
         };
         let outcome = if fate == Fate::FailsAfter { failed("the driver's answer is lost") } else { outcome };
         follow.push(Follow::Say(format!("node{node} {call:?}: {outcome:?}")));
         Some((life, In { id, outcome }))
     }
 
-    fn make(&mut self, call: &Call, node: u8, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
+    fn make(&mut self, call: &Call, node: u8, mood: Mood, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
         match call {
             Call::Create(v) if self.contents.lacks_origin(v) => {
                 Err(CallError { no_room: false, message: format!("what {} is to be made from is not there", v.name) })
@@ -190,7 +188,7 @@ impl Storage {
                 if let Some(other) = other.filter(|_| self.makes_room) {
                     self.delete(&other, observer, breaches);
                 }
-                let made = if self.mood == Mood::Lies { v.bytes / 2 } else { v.bytes };
+                let made = if mood == Mood::Lies { v.bytes / 2 } else { v.bytes };
                 let bytes = *self.volumes.entry(v.name.clone()).or_insert(made);
                 self.contents.make(v, observer);
                 traces(node, self, observer, breaches);
@@ -329,7 +327,7 @@ mod tests {
             let mut ask = |life, id, call| storage.ask(life, Out::Call { id, call }, Fate::Works);
             let take = ask(1, 1, Call::Snapshot("snapshot-s".into(), "v".into()));
             let delete = ask(life, 2, Call::DeleteSnapshot("snapshot-s".into()));
-            let mut ends = |number| storage.carry_out(number, 1, &observer, &mut breaches, &mut follow);
+            let mut ends = |number| storage.carry_out(number, 1, Mood::Honest, &observer, &mut breaches, &mut follow);
             let outcomes = [delete, take].map(|number| ends(number).is_some_and(|(_, answer)| answer.outcome.is_ok()));
             assert_eq!(outcomes, [deleted, true]);
             assert_eq!(lost_snapshot(&storage, &observer).as_deref(), Some("snapshot-s"));

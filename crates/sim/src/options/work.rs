@@ -17,7 +17,7 @@ impl Options {
         own.workloads |= own.whole | planted.is_some_and(Bug::is_of_workloads);
         own.gpus |= planted.is_some_and(Bug::is_of_gpus);
         // Bugs of copies show on whole nodes as well, where somebody asks for these.
-        let on_nodes = own.only.as_ref().is_some_and(|only| only.contains(&crate::backups::COPIED));
+        let on_nodes = own.asks_for(crate::backups::COPIED);
         let apart = planted.filter(|_| !on_nodes);
         own.clones |= apart.is_some_and(Bug::is_of_clones) || own.copies;
         own.scene = own.scene.or_else(|| apart.and_then(Bug::scene));

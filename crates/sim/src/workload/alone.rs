@@ -57,11 +57,10 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         bug if bug.is_of_backups() => {
             crate::backups::acts(&mut rng.fork(crate::backups::PART), safety, &mut acts);
         }
-        // Claims of which each life of a pod makes something new.
-        Bug::BelievedDrivers | Bug::SmallVolumes => {
+        // Drivers that lie show in claims of which each life of a pod makes something new.
+        bug if bug.is_of_growth() || matches!(bug, Bug::BelievedDrivers | Bug::SmallVolumes) => {
             crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts);
         }
-        bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
         bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),
         Bug::ForgottenPulls | Bug::UnnotedPulls => crate::images::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::PullsAtOnce | Bug::FailedPullsHold => crate::pulling::acts(&mut rng.fork("starts"), safety, &mut acts),

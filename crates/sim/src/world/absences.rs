@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::faults::pick;
 use super::{Fault, World};
-use crate::chance::between;
+use crate::chance::{between, pick};
 use crate::node::Node;
 use crate::role::Role;
 
@@ -16,10 +15,10 @@ impl World {
     pub(super) fn goes_away(&mut self, fault: Fault) {
         let now = self.queue.now();
         let may_go = |node: &Node| node.up && (fault != Fault::RuntimeAway || !node.lacks_runtime(now));
-        let numbers: Vec<u8> = self.nodes.iter().filter(|(_, node)| may_go(node)).map(|(number, _)| *number).collect();
-        let longest = self.swarm.longest;
+        let there = self.nodes.iter().filter(|(_, node)| may_go(node)).map(|(number, _)| *number);
         let lives: Vec<(u8, u32)> =
-            numbers.iter().map(|number| (*number, self.life(Role::Kubelet(*number)).unwrap_or(0))).collect();
+            there.map(|number| (number, self.life(Role::Kubelet(number)).unwrap_or(0))).collect();
+        let longest = self.swarm.longest;
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         let (lasts, hangs) = (between(rng, AWAY.0, AWAY.1.min(longest)), rng.one_in(2));
         let Some((number, life)) = pick(rng, &lives) else { return };

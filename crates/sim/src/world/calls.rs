@@ -137,10 +137,8 @@ impl World {
         }
         let now = self.queue.now();
         let node = named(&self.nodes, text(vmi, "/status/nodeName")).map(|node| node.number);
-        let serves = |number: &u8| {
-            let handler = self.processes.get(&Role::VirtHandler(*number));
-            handler.is_some_and(|process| process.hosted.is_some() && !process.hang.hangs(now))
-        };
+        let serves =
+            |number: &u8| self.processes.get(&Role::VirtHandler(*number)).is_some_and(|process| process.works(now));
         let instance = uid(vmi).to_owned();
         let number = node.filter(serves).ok_or_else(|| "no virt-handler answers".to_owned())?;
         let is_deaf = self.bug() == Some(Bug::DeafThaws);

@@ -167,10 +167,8 @@ impl World {
         self.growth.look(now, &self.observer, &self.nodes, &mut self.breaches);
         self.resizes.look(now, &self.observer, &self.nodes, &mut self.breaches);
         self.settings.look(now, &self.observer, &self.nodes, &mut self.breaches);
-        let has_kubelet = |node: &&Node| {
-            let kubelet = self.processes.get(&Role::Kubelet(node.number));
-            node.up && kubelet.is_some_and(|p| p.hosted.is_some() && !p.hang.hangs(now))
-        };
+        let has_kubelet =
+            |node: &&Node| node.up && self.processes.get(&Role::Kubelet(node.number)).is_some_and(|p| p.works(now));
         let nodes = self.nodes.values().filter(has_kubelet);
         self.registered.look(now, nodes, &self.observer, &mut self.breaches);
         crate::tokens::look(now, calm, &self.observer, &self.nodes, &mut self.breaches);
@@ -183,7 +181,7 @@ impl World {
         if self.options.machines {
             let up = |number: &u8| {
                 let mut agents = [Role::Kubelet(*number), Role::VirtHandler(*number)].into_iter();
-                agents.all(|role| self.processes.get(&role).is_some_and(|p| p.hosted.is_some() && !p.hang.hangs(now)))
+                agents.all(|role| self.processes.get(&role).is_some_and(|p| p.works(now)))
             };
             let up: BTreeSet<u8> = self.nodes.keys().copied().filter(up).collect();
             self.disks.look(now, calm, &up, &self.observer, &self.nodes, &mut self.breaches);

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use carrack_engine::shell::{ASTRAY, LOOK_AT_CLOCK};
 
-use super::faults::pick;
 use super::{Fault, Happening, World};
-use crate::chance::{below, between};
+use crate::chance::{below, between, pick};
 use crate::role::Role;
 
 /// The least of steps, the most of small ones, and the most of all; no machine's clock is further off than the last.

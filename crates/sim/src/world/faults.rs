@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Rng, Time, WatchItem};
+use carrack_engine::{ApiError, ApiRequest, CallId, DeleteOptions, Time, WatchItem};
 use carrack_plot::Tone;
 use carrack_store::StoreError;
 use carrack_types::resource::Kind as _;
@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 
 use super::{Fault, Happening, World, may_crash};
-use crate::chance::{below, between};
+use crate::chance::{below, between, pick};
 use crate::node::{Doing, Node, NodeEvent};
 use crate::observer::{controller, key_of, text, uid};
 use crate::plants::Bug;
@@ -484,9 +484,4 @@ impl World {
             node.power_off(now);
         }
     }
-}
-
-pub(super) fn pick<T: Clone>(rng: &mut Rng, all: &[T]) -> Option<T> {
-    let n = usize::try_from(rng.below(u64::try_from(all.len()).unwrap_or(0))).unwrap_or(0);
-    all.get(n).cloned()
 }

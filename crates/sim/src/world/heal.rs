@@ -4,7 +4,6 @@ use carrack_engine::Time;
 
 use super::{Happening, World};
 use crate::hosted::Hosted;
-use crate::node::Node;
 use crate::options::OtherFaults;
 use crate::role::Role;
 
@@ -34,14 +33,9 @@ impl World {
         // Who is being shut down stays. Where no kubelet is, none was told.
         for number in self.nodes.keys().copied().collect::<Vec<_>>() {
             let life = self.life(Role::Kubelet(number)).unwrap_or_default();
-            let follow = self.nodes.get_mut(&number).map(|node| node.stays(life)).unwrap_or_default();
-            self.follow(number, follow);
-            let follow = self.nodes.get_mut(&number).map(|node| node.plugins.heal(now)).unwrap_or_default();
-            self.follow(number, follow);
-            let follow = self.nodes.get_mut(&number).map(Node::heals_copies).unwrap_or_default();
-            self.follow(number, follow);
-            let follow = self.nodes.get_mut(&number).map(|node| node.all_return(now, life)).unwrap_or_default();
-            self.follow(number, follow);
+            let Some(node) = self.nodes.get_mut(&number) else { continue };
+            let follow = [node.stays(life), node.plugins.heal(now), node.heals_copies(), node.all_return(now, life)];
+            self.follow(number, follow.into_iter().flatten().collect());
         }
         for number in self.vanished.clone() {
             self.power(number, true);

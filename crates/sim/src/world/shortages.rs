@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use carrack_apiserver::Response;
 
-use super::faults::pick;
 use super::{Fault, Happening, World};
-use crate::chance::between;
+use crate::chance::{between, pick};
 use crate::invariants::Breach;
 use crate::plants::Bug;
 use crate::server::{Asked, Flight};

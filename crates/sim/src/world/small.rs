@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
 use serde_json::Value;
 
 use super::{BEGIN, Happening, Process, World};
@@ -117,6 +117,11 @@ impl World {
 }
 
 impl Process {
+    /// Whether it is there, and does not hang.
+    pub(super) fn works(&self, now: Time) -> bool {
+        self.hosted.is_some() && !self.hang.hangs(now)
+    }
+
     /// One that has not started yet.
     pub(super) fn new(skew_ns: i64, rng: Rng) -> Self {
         Self {
@@ -138,8 +143,6 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use carrack_engine::Time;
-
     use super::*;
     use crate::drains::Drains;
 

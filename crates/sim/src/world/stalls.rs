@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use carrack_engine::{Effect, Method, Time};
 
-use super::faults::pick;
 use super::{Fault, Happening, World};
-use crate::chance::between;
+use crate::chance::{between, pick};
 use crate::hosted::OwnOut;
 use crate::net::Half;
 use crate::plants::Bug;

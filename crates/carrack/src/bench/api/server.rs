@@ -10,7 +10,7 @@ use carrack_auth::kubeconfig::Kubeconfig;
 
 use super::figures::Spent;
 use crate::bench::scratch::Scratch;
-use crate::bench::used::resident_mb;
+use crate::bench::used::{cpu_s, resident_mb};
 use crate::wire::Endpoint;
 
 /// How long a server may take to be ready.
@@ -30,15 +30,6 @@ struct Own {
     process: Child,
     /// Goes when the process has ended.
     dir: Scratch,
-}
-
-/// Processor time of a process and its threads: proc(5). None when it is gone.
-fn cpu_s(process: &str) -> Option<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the command's name, which may contain anything: the fields from the third on; utime and stime.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 fn endpoint(kubeconfig: &Path) -> anyhow::Result<Endpoint> {
@@ -105,8 +96,8 @@ impl Server {
 
     /// Processor time that its processes and this one have used.
     pub fn spent(&self) -> Spent {
-        let server: Option<f64> = self.pids.iter().map(|pid| cpu_s(&pid.to_string())).sum();
-        Spent { server_s: server.filter(|_| !self.pids.is_empty()), client_s: cpu_s("self") }
+        let server: Option<f64> = self.pids.iter().map(|pid| cpu_s(*pid).ok()).sum();
+        Spent { server_s: server.filter(|_| !self.pids.is_empty()), client_s: cpu_s(std::process::id()).ok() }
     }
 
     /// Resident memory of all its processes in MB, if they are known.

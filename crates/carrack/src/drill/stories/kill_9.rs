@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use carrack_gpu_plugin::owner::VISIBLE;
 use carrack_noderuntime::process::ProcessId;
 use carrack_plot::Tone;
+use carrack_virt::paths;
 use serde_json::{Value, json};
 
 use super::super::cluster::Cluster;
@@ -74,14 +75,16 @@ const BOOT_S: u64 = 240;
 /// GPUs that the plugin makes up, and what they are as an amount of cores.
 const GPUS: &str = "2x16Gi";
 const ALL_CORES: &str = "200";
-/// The claims: a pod's, a machine's, and one that nobody makes a volume for but who was killed.
-const CLAIMS: [&str; 3] = ["notes", "kept", "late"];
-/// What each asks for: of less, a file system leaves too little for a machine's disk.
+/// A pod's claim.
+const NOTES: &str = "notes";
+/// A machine's.
+const KEPT: &str = "kept";
+/// One that nobody makes a volume for but who was killed.
+const LATE: &str = "late";
+/// What each claim asks for: of less, a file system leaves too little for a machine's disk.
 const CLAIMED: &str = "512Mi";
 /// The counting pod's volumes, of which the second is a claim's.
-const VOLUMES: [&str; 2] = ["data", CLAIMS[0]];
-/// Where the launcher has the disk on which the guest counts its boots.
-const BOOTS_DIR: &str = "vmi-disks";
+const VOLUMES: [&str; 2] = ["data", NOTES];
 /// How much of that disk the guest may have written.
 const BOOTS_BYTES: u64 = 4096;
 
@@ -150,8 +153,8 @@ struct Work {
     guest: Contained,
     /// How many guests the machine has had.
     lives: u64,
-    /// Who sees to it that the processes stay the same ones: the pods', and the guest's.
-    same: Option<(Watch, Watch)>,
+    /// Who sees to it that the processes stay the same ones.
+    same: Option<Watch>,
     /// What the API server has acknowledged.
     acknowledged: BTreeMap<String, String>,
 }
@@ -165,12 +168,11 @@ struct Killed {
 impl Work {
     /// Asks for all of it, and waits until it runs.
     fn begin(cluster: &Cluster<'_>, below: PathBuf) -> anyhow::Result<Self> {
-        let [notes, kept, _] = CLAIMS;
-        for claim in [notes, kept] {
+        for claim in [NOTES, KEPT] {
             cluster.create(api::CLAIMS, &objects::claim(claim, CLAIMED))?;
         }
-        cluster.create(api::MACHINES, &objects::counting_machine(MACHINE, kept))?;
-        let volumes = [(VOLUMES[0], json!({"emptyDir": {}})), (VOLUMES[1], objects::of_claim(notes))];
+        cluster.create(api::MACHINES, &objects::counting_machine(MACHINE, KEPT))?;
+        let volumes = [(VOLUMES[0], json!({"emptyDir": {}})), (VOLUMES[1], objects::of_claim(NOTES))];
         cluster.create(api::PODS, &objects::counting_pod("counter", &volumes))?;
         cluster.create(api::PODS, &objects::idle_pod("half", &json!({CORES: "50", MEMORY: "8"})))?;
         let pod = cluster.wait_pod("counter")?;
@@ -185,11 +187,9 @@ impl Work {
 
     /// Watches that the processes stay what they are now.
     fn watch(&mut self, stage: &Stage) -> anyhow::Result<()> {
-        let named = |name: &str, process: &Contained| (name.to_owned(), process.clone());
-        let pods = vec![named("the pod", &self.counter), named("the pod with a GPU", &self.gpu)];
-        let pods = looks::same(stage, &rules::CONTAINERS_STAY, pods)?;
-        let guest = looks::same(stage, &rules::CONTAINERS_STAY, vec![named("the guest", &self.guest)])?;
-        self.same = Some((pods, guest));
+        let all = [("the pod", &self.counter), ("the pod with a GPU", &self.gpu), ("the guest", &self.guest)];
+        let all = all.map(|(name, process)| (name.to_owned(), process.clone()));
+        self.same = Some(looks::same(stage, &rules::CONTAINERS_STAY, all.into())?);
         Ok(())
     }
 
@@ -213,11 +213,8 @@ impl Work {
         }
         for role in &killed.roles {
             cluster.start(*role)?;
-            if *role == Role::Apiserver {
-                cluster.wait_api()?;
-            }
+            cluster.wait_api()?;
         }
-        cluster.wait_api()?;
         if stage.planted("lose-a-write") {
             stage.step("PLANTED: an acknowledged object is deleted");
             cluster.api.delete(&format!("{}/{name}", api::CONFIG_MAPS))?;
@@ -230,10 +227,7 @@ impl Work {
             })?;
         }
         if victim.is_or_has(Role::GpuPlugin) {
-            stage.must(&rules::WORK_GOES_ON, "the node offers its GPUs", 30, || {
-                let offered = cluster.node()?["status"]["allocatable"][CORES].clone();
-                so(offered == json!(ALL_CORES), || format!("it offers {offered}"))
-            })?;
+            stage.must(&rules::WORK_GOES_ON, "the node offers its GPUs", 30, || cluster.offers(CORES, ALL_CORES))?;
         }
         if let Some(before) = killed.monitor {
             stage.must(&rules::WORK_GOES_ON, "the guest has another monitor", 30, || {
@@ -349,14 +343,13 @@ impl Work {
 fn everybody_works(cluster: &Cluster<'_>, below: &Path) -> anyhow::Result<()> {
     let stage = cluster.stage;
     stage.step("is everybody back at work? a new volume, a whole GPU, a Deployment, and the end of the machine");
-    let [.., late] = CLAIMS;
-    cluster.create(api::CLAIMS, &objects::claim(late, CLAIMED))?;
-    cluster.create(api::PODS, &objects::counting_pod(late, &[(late, objects::of_claim(late))]))?;
+    cluster.create(api::CLAIMS, &objects::claim(LATE, CLAIMED))?;
+    cluster.create(api::PODS, &objects::counting_pod(LATE, &[(LATE, objects::of_claim(LATE))]))?;
     cluster.create(api::PODS, &objects::idle_pod("whole", &json!({CORES: "100"})))?;
     // Nothing else in this drill needs the controllers.
     cluster.create(api::DEPLOYMENTS, &objects::idle_deployment("made"))?;
     stage.must(&rules::WORK_GOES_ON, "a new pod runs, with a volume of a new claim", 60, || {
-        cluster.ready_pod(late).map(drop)
+        cluster.ready_pod(LATE).map(drop)
     })?;
     stage.must(&rules::WORK_GOES_ON, "another one runs, and has the GPU that was chosen for it", 60, || {
         has_its_gpu(below, &cluster.ready_pod("whole")?)
@@ -381,8 +374,10 @@ fn has_its_gpu(below: &Path, pod: &Value) -> Result<(), String> {
 
 /// How many guests have booted on the machine's disk, one after the other.
 fn boots(guest: &Contained) -> Result<u64, String> {
-    let is_it = |place: &str| Path::new(place).ends_with(Path::new(BOOTS_DIR).join(objects::BOOTS));
-    let mount = guest.mounts().into_iter().find(|mount| is_it(&mount.place)).ok_or("it is not to be seen")?;
+    // Where `/var/run` is a link, what is mounted there has the place that it leads to.
+    let dir = paths::claim_dir(objects::BOOTS);
+    let dir = dir.trim_start_matches("/var");
+    let mount = guest.mounts().into_iter().find(|mount| mount.place.ends_with(dir)).ok_or("it is not to be seen")?;
     let image = guest.head(&format!("{}/disk.img", mount.place), BOOTS_BYTES);
     written(&image.map_err(|error| format!("it cannot be read: {error}"))?)
 }

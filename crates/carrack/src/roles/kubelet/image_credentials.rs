@@ -7,6 +7,8 @@ use carrack_kubelet::credentials::providers::{self, Provider};
 use carrack_kubelet::credentials::{NodeCredentials, files};
 use carrack_noderuntime::Layout;
 
+use super::{files_of, named};
+
 /// Of a node that may share its machine with whoever has made the cluster: docker's files in its own directory, and nobody's home.
 #[must_use]
 pub fn of_node(layout: &Layout) -> NodeCredentials {
@@ -34,21 +36,12 @@ pub fn of_machine(
 /// Reads a configuration of plugins: a file, or all those of a directory that are named so, in the order of their names.
 fn plugins(path: &Path) -> anyhow::Result<Vec<Provider>> {
     let what = || format!("the configuration of credential providers {}", path.display());
-    let mut paths = vec![path.to_owned()];
-    if path.is_dir() {
-        paths.clear();
-        for entry in std::fs::read_dir(path).with_context(what)? {
-            paths.push(entry.with_context(what)?.path());
-        }
-        let is_named_so = |path: &Path| path.extension().is_some_and(|e| e == "json" || e == "yaml" || e == "yml");
-        paths.retain(|path| is_named_so(path) && path.is_file());
-        paths.sort();
-    }
-    let read = |path: &PathBuf| {
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Ok((path.display().to_string(), bytes))
+    let paths = if path.is_dir() {
+        files_of(path, &["json", "yaml", "yml"]).with_context(what)?
+    } else {
+        vec![path.to_owned()]
     };
-    let all = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>().with_context(what)?;
+    let all = named(&paths).with_context(what)?;
     providers::read(&all).map_err(anyhow::Error::msg).with_context(what)
 }
 
