@@ -146,8 +146,6 @@ enum CallKind {
     Write,
     /// A live read of an object whose name is taken.
     CheckChild,
-    /// A live list for a current revision, after an unknown outcome.
-    Probe,
 }
 
 /// How many objects of each kind are kept as values, those that were opened last. All objects of a small cluster are, and what is
@@ -177,7 +175,8 @@ pub struct Manager {
     calls: BTreeMap<CallId, (usize, Key, CallKind)>,
     /// Reads that decisions wait for, with the paths of their requests.
     asked: BTreeMap<CallId, (usize, Key, String)>,
-    probes: BTreeMap<TimerId, (usize, Key)>,
+    /// Revisions that are asked for, by collection.
+    probes: BTreeMap<Source, doubt::Probe>,
     recorder: EventRecorder,
     elector: Option<LeaderElector>,
     /// The term that was looked at last, and the one since which it leads.
@@ -788,12 +787,8 @@ impl Core for Manager {
             self.start(now, fx);
         } else if matches!(&input, Input::Timer(id) if self.more == Some(*id)) {
             self.more = None;
-        } else if let Input::Timer(id) = &input
-            && let Some((i, key)) = self.probes.remove(id)
-        {
-            self.one_less(i, &key);
-            self.probe_again(i, key, fx);
-        } else if !self.recorder.step(now, &input, fx)
+        } else if !self.step_probes(now, &input, fx)
+            && !self.recorder.step(now, &input, fx)
             && !self.step_elector(now, &input, fx)
             && !self.feed(now, &input, fx)
             && let Input::Api { id, result } = input

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::Time;
-use carrack_kubelet::records::{POD_PREFIX, PodRecord};
+use carrack_kubelet::records::{POD_PREFIX, PodRecord, VOLUME_PREFIX};
 use carrack_kubelet::volumes::Staging;
 
 use crate::invariants::Breach;
@@ -24,12 +24,13 @@ pub(crate) const NAME: &str = "unread-records-go";
 /// How long it may take a kubelet to start and to look at its pods, once nothing fails any more.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Whether a record is as it should be: it can be read, and lacks nothing of its pod.
+/// Whether a record is as it should be: it can be read, and lacks nothing of its pod. Those of images may stay as they are: who
+/// brings no credentials for one is verified, for as long as it is there.
 fn is_whole(name: &str, body: &[u8]) -> bool {
     if name.starts_with(POD_PREFIX) {
         serde_json::from_slice::<PodRecord>(body).is_ok_and(|record| !record.may_have_more)
     } else {
-        serde_json::from_slice::<Staging>(body).is_ok()
+        !name.starts_with(VOLUME_PREFIX) || serde_json::from_slice::<Staging>(body).is_ok()
     }
 }
 

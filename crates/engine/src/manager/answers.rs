@@ -26,12 +26,7 @@ impl Manager {
         result: Result<ApiResponse, ApiError>,
         fx: &mut Effects<Never>,
     ) {
-        let Some(write) = self.hosted[i].runs.get(&key).and_then(|run| run.writes.front()).cloned() else {
-            if kind == CallKind::Probe {
-                self.probed(now, i, &key, result, fx);
-            }
-            return;
-        };
+        let Some(write) = self.hosted[i].runs.get(&key).and_then(|run| run.writes.front()).cloned() else { return };
         if let (Write::Confirm { absent, .. }, CallKind::Write) = (&write, kind) {
             match confirmed(absent, &result) {
                 Ok(true) => self.next_write_after(now, i, &key, fx),
@@ -104,7 +99,6 @@ impl Manager {
                     _ => self.fail(now, i, &key),
                 }
             }
-            (CallKind::Probe, result) => self.probed(now, i, &key, result, fx),
         }
     }
 

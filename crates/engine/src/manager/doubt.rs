@@ -7,17 +7,29 @@
 //!
 //! A request that was given up may still arrive. So before it is looked at what it has done, what was sent in its term is made
 //! to be refused; then a revision is asked for, which is newer than anything that it can have done, and the caches have to show
-//! that. Whoever begins to lead waits likewise until its caches show what others wrote before.
+//! that. One question at a time is asked of a collection: who comes while it is under way is answered by the next one, with all
+//! who came meanwhile. Whoever begins to lead waits likewise until its caches show what others wrote before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Barrier, CallKind, Manager};
-use crate::informer::OnlyRevision;
-use crate::{ApiError, ApiRequest, ApiResponse, Effects, Key, LeaderElector, Never, Selector, Time, Write};
+use super::{Barrier, Manager, Source};
+use crate::informer::{Awaited, OnlyRevision};
+use crate::{ApiRequest, ApiResponse, Effects, Input, Key, LeaderElector, Never, Selector, Time, Write};
 
-/// How long to wait before asking again for a revision after an unknown outcome, while few wait.
+/// How long to wait before asking again for a revision that was not answered.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
+
+/// A question for the revision of a collection.
+#[derive(Default)]
+pub(super) struct Probe {
+    /// What it waits for: the reply, or the time to ask again.
+    waits_for: Option<Awaited>,
+    /// Keys that the reply is for.
+    asked: Vec<(usize, Key)>,
+    /// Keys that are in doubt since it was asked, and need a newer one.
+    next: Vec<(usize, Key)>,
+}
 
 impl Manager {
     /// Nobody knows what a write has done, or will have done when it arrives. One that rests on its own object as it was read is
@@ -69,65 +81,68 @@ impl Manager {
         }
     }
 
-    /// Asks for a revision that is newer than anything a lost request can have done before now.
+    /// Has a revision asked for that is newer than anything a lost request can have done before now.
     fn probe(&mut self, i: usize, key: Key, write: &Write, fx: &mut Effects<Never>) {
-        if let Some(source) = self.sources_of(i, write).into_iter().find(|s| s.selector.is_all()) {
-            let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
-            if let Some(run) = self.hosted[i].runs.get_mut(&key) {
-                // Held until the reply says which revision to wait for.
-                run.barriers.push(Barrier::AtLeast(source, u64::MAX));
-            }
-            self.note_call(id, i, &key, CallKind::Probe);
+        let Some(source) = self.sources_of(i, write).into_iter().find(|s| s.selector.is_all()) else { return };
+        if let Some(run) = self.hosted[i].runs.get_mut(&key) {
+            // Held until the reply says which revision to wait for.
+            run.barriers.push(Barrier::AtLeast(source.clone(), u64::MAX));
+            run.pending += 1;
+        }
+        let probe = self.probes.entry(source.clone()).or_default();
+        probe.next.push((i, key));
+        if probe.waits_for.is_none() {
+            self.ask_for_revision(source, fx);
         }
     }
 
-    pub(super) fn probed(
-        &mut self,
-        now: Time,
-        i: usize,
-        key: &Key,
-        result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Never>,
-    ) {
-        let revision = match result.and_then(|reply| reply.json::<OnlyRevision>()) {
-            // A server whose lists have no revision that could be waited for is believed as it is.
-            Ok(list) => Some(list.metadata.resource_version.parse().unwrap_or(0)),
-            // The kind is gone, and all its objects with it.
-            Err(error) if error.is_not_found() => Some(0),
-            Err(_) => None,
+    /// Asks for those who have come since it was asked for last.
+    fn ask_for_revision(&mut self, source: Source, fx: &mut Effects<Never>) {
+        let Some(probe) = self.probes.get_mut(&source) else { return };
+        let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
+        probe.asked.append(&mut probe.next);
+        probe.waits_for = Some(Awaited::Call(id));
+    }
+
+    /// A reply or a timer, if it is one that a question for a revision waits for.
+    pub(super) fn step_probes(&mut self, now: Time, input: &Input<Never>, fx: &mut Effects<Never>) -> bool {
+        let came = Awaited::of(input);
+        let Some((source, probe)) = self.probes.iter_mut().find(|(_, probe)| came.is_some() && probe.waits_for == came)
+        else {
+            return false;
         };
-        // All keys ask the same server: the more of them wait, the longer each does, so that together they ask a few times a
-        // second however many they are.
-        let waiting = u32::try_from(self.probes.len() / 4).unwrap_or(u32::MAX);
-        let again = now + PROBE_RETRY.saturating_mul(waiting.saturating_add(1));
-        if let Some(run) = self.hosted[i].runs.get_mut(key) {
-            for barrier in &mut run.barriers {
-                match barrier {
-                    Barrier::AtLeast(_, r) if *r == u64::MAX => {
-                        let Some(revision) = revision else {
-                            self.probes.insert(fx.timer(again), (i, key.clone()));
-                            run.pending += 1;
-                            return;
-                        };
-                        *r = revision;
-                    }
-                    _ => {}
+        let source = source.clone();
+        let Input::Api { result, .. } = input else {
+            self.ask_for_revision(source, fx);
+            return true;
+        };
+        let revision = match result.as_ref().map_err(Clone::clone).and_then(ApiResponse::json::<OnlyRevision>) {
+            // A server whose lists have no revision that could be waited for is believed as it is.
+            Ok(list) => list.metadata.resource_version.parse().unwrap_or(0),
+            // The kind is gone, and all its objects with it.
+            Err(error) if error.is_not_found() => 0,
+            Err(_) => {
+                probe.waits_for = Some(Awaited::Timer(fx.timer(now + PROBE_RETRY)));
+                return true;
+            }
+        };
+        let asked = std::mem::take(&mut probe.asked);
+        if probe.next.is_empty() {
+            self.probes.remove(&source);
+        } else {
+            self.ask_for_revision(source.clone(), fx);
+        }
+        for (i, key) in asked {
+            self.one_less(i, &key);
+            for barrier in self.hosted[i].runs.get_mut(&key).into_iter().flat_map(|run| &mut run.barriers) {
+                if let Barrier::AtLeast(of, unknown @ u64::MAX) = barrier
+                    && *of == source
+                {
+                    *unknown = revision;
                 }
             }
+            self.try_finish(now, i, &key);
         }
-        self.try_finish(now, i, key);
-    }
-
-    pub(super) fn probe_again(&mut self, i: usize, key: Key, fx: &mut Effects<Never>) {
-        let source = self.hosted[i].runs.get(&key).and_then(|run| {
-            run.barriers.iter().find_map(|b| match b {
-                Barrier::AtLeast(s, u64::MAX) => Some(s.clone()),
-                _ => None,
-            })
-        });
-        if let Some(source) = source {
-            let id = fx.api(ApiRequest::list(&source.resource, &Selector::all(), 1, ""));
-            self.note_call(id, i, &key, CallKind::Probe);
-        }
+        true
     }
 }

@@ -2,6 +2,7 @@
 
 mod asks;
 mod barrier;
+mod doubts;
 mod dropped;
 mod others;
 mod pages;

@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::admit::taken;
 use super::checkpoint::Patient;
-use super::worker::{Admission, Worker};
+use super::worker::{Admission, PodRuntime, Worker};
 use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::admission::Decision;
 use crate::allocation::{self, Actuated, Allocation, DEFERRED, INFEASIBLE, Rank, ResizeCounts, Size, infeasible};
@@ -115,15 +115,17 @@ impl Resizes {
 
 impl KubeletCore {
     /// What is set aside for pods, and what there is, for those who check invariants; none before anything is known of it.
-    /// A pod that is being stopped, and was admitted in a former life, may have ended there: others may have its room until what runs
-    /// was listed since.
+    /// A pod that is being stopped, and was admitted in a former life, may have ended there: others may have its room, unless what
+    /// was listed since has it run.
     #[must_use]
     pub fn set_aside(&self) -> Option<(Amounts, Amounts)> {
-        let surely = |w: &&Worker| {
-            let proved = |since: OpId| self.listed.is_some_and(|listed| listed >= since);
-            w.stopping.as_ref().is_none_or(|s| w.confirmed && (!w.admitted_before || proved(s.since)))
-        };
-        self.loaded.then(|| (taken(self.takers().filter(surely)).0, allocatable_amounts(&self.host, &self.config)))
+        let takers = self.workers.iter().filter(|(uid, w)| self.takes_room(uid, w));
+        let surely = takers.filter(|(uid, w)| {
+            let listed = |since: OpId| self.listed.is_some_and(|listed| listed >= since);
+            let runs = || self.runtime.get(*uid).is_some_and(PodRuntime::may_run);
+            w.stopping.as_ref().is_none_or(|s| w.confirmed && (!w.admitted_before || listed(s.since) && runs()))
+        });
+        self.loaded.then(|| (taken(surely.map(|(_, w)| w)).0, allocatable_amounts(&self.host, &self.config)))
     }
 
     /// Takes over what was kept. Where that lacks a pod which was admitted, its record says what it was admitted with.

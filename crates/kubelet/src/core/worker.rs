@@ -43,6 +43,13 @@ pub(super) struct PodRuntime {
     pub containers: Vec<ContainerRecord>,
 }
 
+impl PodRuntime {
+    /// Whether something of it may run.
+    pub fn may_run(&self) -> bool {
+        self.containers.iter().any(ContainerRecord::may_run) || self.sandboxes.iter().any(|s| s.ready)
+    }
+}
+
 /// A pod that must stop.
 #[derive(Clone, Debug)]
 pub(super) struct Stopping {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
-use carrack_kubelet::pulled::PULLED_PREFIX;
+use carrack_kubelet::pulled::{PULLED_PREFIX, PULLING_PREFIX};
 use carrack_kubelet::records::{POD_PREFIX, VOLUME_PREFIX};
 use carrack_kubelet::volumes::staged::{Attached, StageInputs};
 use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeSetup};
@@ -20,6 +20,8 @@ use crate::settings::Files;
 
 /// What is said where there is no room.
 pub(super) const NO_ROOM: &str = "no space left on device";
+/// How names of records begin, by kind.
+const RECORDS: [&str; 4] = [POD_PREFIX, VOLUME_PREFIX, PULLED_PREFIX, PULLING_PREFIX];
 /// Number of every device.
 const DEVICE_NUMBER: &str = "7:1";
 
@@ -48,7 +50,7 @@ pub(crate) struct Disk {
     rack: Rack,
     /// The kubelet's local record.
     pub records: BTreeMap<String, Vec<u8>>,
-    /// The record of a pod and that of a volume that were written last, by how such names begin; with what was there before.
+    /// The record of each kind that was written or dropped last, by how such names begin; with what was there before.
     last: BTreeMap<&'static str, (String, Option<Vec<u8>>)>,
     /// Names of records that a loss of power took, or what was last written of them.
     lost: BTreeSet<String>,
@@ -286,16 +288,22 @@ impl Disk {
     }
     /// A record is there from now on.
     pub(crate) fn write(&mut self, name: String, body: Vec<u8>) {
-        let kind = [POD_PREFIX, VOLUME_PREFIX].into_iter().find(|kind| name.starts_with(*kind));
         let before = self.records.insert(name.clone(), body);
-        if let Some(kind) = kind {
+        self.changed(name, before);
+    }
+    fn changed(&mut self, name: String, before: Option<Vec<u8>>) {
+        if let Some(kind) = RECORDS.into_iter().find(|kind| name.starts_with(*kind)) {
             self.last.insert(kind, (name, before));
         }
     }
-    /// The records that were written last are empty, half there, or as before.
+    /// The records that were written last are empty, half there, or as before; what was dropped last is there again.
     pub(super) fn lose(&mut self, rng: &mut Rng) {
         for (name, before) in std::mem::take(&mut self.last).into_values() {
-            let Some(record) = self.records.get_mut(&name) else { continue };
+            let Some(record) = self.records.get_mut(&name) else {
+                self.records.extend(before.map(|before| (name.clone(), before)));
+                self.lost.insert(name);
+                continue;
+            };
             let length = record.len();
             match (rng.below(3), before) {
                 (0, _) => record.clear(),
@@ -311,17 +319,23 @@ impl Disk {
         self.lost.iter().filter_map(|name| Some((name.as_str(), self.records.get(name)?.as_slice())))
     }
     pub(super) fn drop_record(&mut self, name: &str) -> Outcome {
-        self.records.remove(name);
+        if let Some(before) = self.records.remove(name) {
+            self.changed(name.to_owned(), Some(before));
+        }
         Ok(Reply::Done)
     }
-    /// The device checkpoint is not what was written any more: nothing is there, or nothing but zeros, or a part of it.
+    /// The device checkpoint is not what was written any more, and each other state may not be: nothing is there, or nothing but
+    /// zeros, or a part of it.
     pub(super) fn tear(&mut self, rng: &mut Rng) {
-        let Some(checkpoint) = &mut self.checkpoint else { return };
-        let length = checkpoint.len();
-        match rng.below(3) {
-            0 => checkpoint.clear(),
-            1 => *checkpoint = vec![0; length],
-            _ => checkpoint.truncate(length / 2),
+        let others = [&mut self.cpus, &mut self.memory, &mut self.allocated, &mut self.actuated];
+        let others = others.into_iter().filter(|_| rng.one_in(2)).flatten().collect::<Vec<_>>();
+        for state in self.checkpoint.iter_mut().chain(others) {
+            let length = state.len();
+            match rng.below(3) {
+                0 => state.clear(),
+                1 => *state = vec![0; length],
+                _ => state.truncate(length / 2),
+            }
         }
     }
     pub(super) fn power_off(&mut self) {

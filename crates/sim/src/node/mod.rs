@@ -391,7 +391,7 @@ impl Node {
         for (_, ended) in self.pending.extract_if(.., |_, p| ends_with_kubelet(&p.op)) {
             match ended.op {
                 Op::SaveRecord { name, body } if !self.disk.is_full() => self.disk.write(name, body),
-                Op::DropRecord(name) => _ = self.disk.records.remove(&name),
+                Op::DropRecord(name) => _ = self.disk.drop_record(&name),
                 _ => {}
             }
         }

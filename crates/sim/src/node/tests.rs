@@ -93,25 +93,42 @@ fn what_a_plugin_is_asked_for_is_written_down_first() {
 fn what_a_loss_of_power_tears_cannot_be_read() {
     let written = br#"{"Data":{},"Checksum":0}"#.to_vec();
     for (tears_one_in, orderly, torn) in [(1, false, true), (1, true, false), (0, false, false)] {
+        let mut others = [0; 4];
         for seed in 0..8 {
             let faults = NodeFaults { tears_one_in, ..NodeFaults::none() };
             let mut node = Node::new(1, Time::default(), Rng::new(seed), faults, Rack::default());
-            node.disk.checkpoint = Some(written.clone());
+            let disk = &mut node.disk;
+            for state in
+                [&mut disk.checkpoint, &mut disk.cpus, &mut disk.memory, &mut disk.allocated, &mut disk.actuated]
+            {
+                *state = Some(written.clone());
+            }
             node.runtime.pods_end = orderly;
             node.power_off(Time::default());
-            let left = node.disk.checkpoint.take().unwrap_or_default();
-            assert_eq!(left != written, torn, "{left:?}, seed {seed}");
-            assert!(!torn || carrack_kubelet::devices::decode(&left).is_err(), "{left:?}");
+            let disk = &mut node.disk;
+            let is_torn = |state: &mut Option<Vec<u8>>| {
+                let left = state.take().unwrap_or_default();
+                assert!(left == written || carrack_kubelet::devices::decode(&left).is_err(), "{left:?}, seed {seed}");
+                left != written
+            };
+            assert_eq!(is_torn(&mut disk.checkpoint), torn, "seed {seed}");
+            let states = [&mut disk.cpus, &mut disk.memory, &mut disk.allocated, &mut disk.actuated];
+            for (times, state) in others.iter_mut().zip(states) {
+                *times += u32::from(is_torn(state));
+            }
         }
+        // Each of the others now and then.
+        assert!(others.iter().all(|times| (1..8).contains(times) == torn), "{others:?}");
     }
 }
 
-/// Of the records of pods, and of those of volumes, the one that was written last is as before, or cannot be read. All others stay.
+/// Of each kind of records the one that was written last is as before, or cannot be read, and what was dropped last may be there
+/// again. All others stay.
 #[test]
 fn what_a_loss_of_power_takes_was_written_last() {
     let (old, new) = (br#"{"id":"old"}"#.to_vec(), br#"{"id":"new"}"#.to_vec());
     for (loses_one_in, orderly, expected) in
-        [(1, false, vec!["pod-b", "volume-b"]), (1, true, vec![]), (0, false, vec![])]
+        [(1, false, vec!["pod-b", "pulled-b", "volume-b"]), (1, true, vec![]), (0, false, vec![])]
     {
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..32 {
@@ -123,10 +140,13 @@ fn what_a_loss_of_power_takes_was_written_last() {
                 ("volume-a", &old),
                 ("pod-b", &new),
                 ("volume-b", &new),
+                ("pulled-b", &new),
+                ("pulling-b", &old),
                 ("devices", &new),
             ] {
                 node.disk.write(name.to_owned(), body.clone());
             }
+            assert!(node.disk.drop_record("pulling-b").is_ok());
             let written = node.disk.records.clone();
             node.runtime.pods_end = orderly;
             node.power_off(Time::default());
@@ -134,6 +154,8 @@ fn what_a_loss_of_power_takes_was_written_last() {
             let differs = |(name, body): &(&String, &Vec<u8>)| left.get(*name) != Some(*body);
             let lost: Vec<&str> = written.iter().filter(differs).map(|(name, _)| name.as_str()).collect();
             assert_eq!(lost, expected, "{left:?}, seed {seed}");
+            let again = (!expected.is_empty()).then_some(&old);
+            assert_eq!(left.get("pulling-b"), again, "{left:?}, seed {seed}");
             for name in lost {
                 let is_readable = |body: &Vec<u8>| serde_json::from_slice::<serde_json::Value>(body).is_ok();
                 let before = (name == "pod-b").then_some(&old);
@@ -142,7 +164,7 @@ fn what_a_loss_of_power_takes_was_written_last() {
                 seen.insert((name.to_owned(), is.map(Vec::len)));
             }
         }
-        // Each of the three comes about, of each of the two.
+        // Each of the three comes about, of each of these.
         assert_eq!(seen.len(), 3 * expected.len(), "{seen:?}");
     }
 }

@@ -44,9 +44,10 @@ pub(crate) struct NodeFaults {
     pub pre_starts: bool,
     /// One in so many file systems takes seconds to grow.
     pub grows_slowly_one_in: u64,
-    /// One in so many losses of power tears what the disk had of the device checkpoint.
+    /// One in so many losses of power tears what the disk had of the states of a kubelet's managers.
     pub tears_one_in: u64,
-    /// One in so many losses of power takes what was last written of the records of pods and of volumes.
+    /// One in so many losses of power takes what was last written of the records of pods, volumes and images, or brings back what
+    /// was dropped.
     pub loses_one_in: u64,
     /// One in so many times a CSI driver says that it has done what it has not.
     pub lies_one_in: u64,

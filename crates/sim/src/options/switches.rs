@@ -86,7 +86,9 @@ pub const SWITCHES: &[Switch] = &[
     switch("failing-runtime", "operations on a node fail", |swarm| swarm.node.fail_one_in = 0),
     switch("late-plugins", "plugins find a kubelet late", |swarm| swarm.node.plugin_late_one_in = 0),
     switch("slow-growth", "file systems grow slowly", |swarm| swarm.node.grows_slowly_one_in = 0),
-    switch("torn-checkpoints", "a loss of power tears the device checkpoint", |swarm| swarm.node.tears_one_in = 0),
+    switch("torn-checkpoints", "a loss of power tears the states of a kubelet's managers", |swarm| {
+        swarm.node.tears_one_in = 0
+    }),
     switch("lost-records", "a loss of power takes a kubelet's last records", |swarm| swarm.node.loses_one_in = 0),
     switch("deaf-disks", "containers of disks do not hear that they are to end", |swarm| swarm.deaf_disks = false),
     switch("slow-tokens", "who issues tokens refuses, or is slow", |swarm| swarm.others.tokens = false),
