@@ -138,7 +138,10 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
         }
         return wait("node", "the Node object has not been read yet");
     };
-    if let Some(taint) = untolerated(i.pod.spec.as_ref(), node, &["NoExecute"]).map(|t| t.key.clone()) {
+    // No taint keeps out what the node itself has put here (upstream's `generalFilter`, `pkg/kubelet/lifecycle/predicate.go`): a
+    // manifest is judged once, and a node that is not ready for a moment has such a taint.
+    let taint = untolerated(i.pod.spec.as_ref(), node, &["NoExecute"]).filter(|_| !pod::is_static(i.pod));
+    if let Some(taint) = taint.map(|t| t.key.clone()) {
         return reject("TaintToleration", format!("Predicate TaintToleration failed: node has taint {taint}"));
     }
     if !affinity_matches(i.pod.spec.as_ref(), node) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::devices::{Device, PluginOptions};
+use crate::spec::manifest::{HASH, SOURCE};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ const KVM: &str = "devices.kubevirt.io/kvm";
 
 #[derive(Clone)]
 struct World {
+    metadata: Value,
     pod: Value,
     labels: Value,
     taints: Value,
@@ -26,6 +28,7 @@ struct World {
 impl Default for World {
     fn default() -> Self {
         Self {
+            metadata: json!({"uid": "u"}),
             pod: json!({"containers": [{"name": "c"}]}),
             labels: json!({"zone": "a", "size": "5"}),
             taints: json!([]),
@@ -60,7 +63,7 @@ impl World {
     }
     /// `admit`, `reject <reason>` or `wait <resource>`.
     fn decide(&self) -> String {
-        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": self.pod})).unwrap();
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": self.metadata, "spec": self.pod})).unwrap();
         let node: Node = carrack_types::json::from_value(json!({
             "metadata": {"name": "node", "labels": self.labels},
             "spec": {"taints": self.taints},
@@ -246,5 +249,22 @@ fn placement() {
         assert_eq!(world.decide(), expected, "{pod}");
         let admitted = World { admitted_before: true, ..world };
         assert_eq!(admitted.decide(), "admit", "placement is judged once: {pod}");
+    }
+}
+
+/// One from a URL tolerates nothing by itself, as one from a file does.
+#[test]
+fn no_taint_keeps_a_static_pod_out() {
+    let hash = "0123456789abcdef0123456789abcdef";
+    let static_one = || json!({"uid": hash, "annotations": {HASH: hash, SOURCE: "http"}});
+    let elsewhere = json!({"containers": [], "nodeSelector": {"zone": "b"}});
+    for (metadata, pod, expected) in [
+        (static_one(), json!({"containers": []}), "admit"),
+        (json!({"uid": "u"}), json!({"containers": []}), "reject TaintToleration"),
+        (static_one(), elsewhere, "reject NodeAffinity"),
+    ] {
+        let taints = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]);
+        let world = World { metadata, pod, taints, ..World::default() };
+        assert_eq!(world.decide(), expected, "{} {}", world.metadata, world.pod);
     }
 }

@@ -584,9 +584,8 @@ impl KubeletCore {
         if self.planted != Some(Planted::ForgottenMounts) {
             self.restore_staged(&loaded.records, loaded.found.as_ref());
         }
-        self.loaded = true;
-        self.groups.due = true;
-        self.publish = true;
+        (self.loaded, self.publish) = (true, true);
+        (self.statics.dirty, self.groups.due) = (true, true);
         self.dirty.extend(self.workers.keys().cloned());
         self.register(now, fx);
         self.wake(now + self.config.status_period, Wake::Status);

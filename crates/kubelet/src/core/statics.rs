@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::worker::Worker;
+use super::worker::{Admission, Worker};
 use super::{Call, Fx, KubeletCore, Owner, Wake};
 use crate::config::NodeConfig;
 use crate::effects::{Op, Outcome, Reply};
@@ -24,6 +24,7 @@ use crate::planted::Planted;
 use crate::runtime::Uid;
 use crate::spec::manifest::Source;
 use crate::spec::{manifest, pod};
+use crate::status::pod::statuses;
 
 /// How soon a mirror that was not made or not deleted is tried again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -200,7 +201,16 @@ impl KubeletCore {
         is_its_name && pod::is_static(&w.pod)
     }
 
-    /// A mirror was seen or is gone. Its status is the static pod's.
+    /// Whether somebody else says that a static pod is over, such as who collects the pods of a node whose Node is gone. The API has
+    /// but a picture of it, and that it ends its manifest alone can say (upstream's kubelet reads no mirror's status). What was told
+    /// in an earlier life is believed: nothing ran then.
+    fn is_others_word(w: &Worker, told: &PodStatus) -> bool {
+        let is_over = matches!(told.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let runs = || statuses(told).any(|s| s.state.as_ref().is_some_and(|state| state.running.is_some()));
+        is_over && w.stopping.is_none() && (w.admission != Admission::Undecided || runs())
+    }
+
+    /// A mirror was seen or is gone. Its status is the static pod's, but for an end that is not told from here.
     pub(super) fn mirror_changed(&mut self, mirror: &Arc<Pod>, gone: bool) {
         self.statics.dirty = true;
         let Some(uid) = manifest::mirrored(mirror).map(Uid::from) else { return };
@@ -209,10 +219,27 @@ impl KubeletCore {
             w.mirror.take_if(|m| m.uid() == mirror.uid());
         } else if w.mirror.as_ref().is_none_or(|m| m.uid() != mirror.uid() || mirror.revision() >= m.revision()) {
             w.mirror = Some(mirror.clone());
-            let told = Pod { status: mirror.status.clone(), ..Pod::clone(&w.desired) };
+            let mut status = mirror.status.clone();
+            if let Some(told) = status.as_mut().filter(|told| Self::is_others_word(w, told)) {
+                told.phase = None;
+            }
+            let told = Pod { status, ..Pod::clone(&w.desired) };
             w.take(Arc::new(told), self.resizes.allocated.get(&uid));
         }
         self.dirty.insert(uid);
+    }
+
+    /// A mirror may have been seen before its pod was known: a kubelet that starts reads records and manifests while the API answers.
+    fn notice_mirror(&mut self, now: Time, mirror: &Arc<Pod>) {
+        let Some(uid) = manifest::mirrored(mirror).map(Uid::from) else { return };
+        let is_news = |w: &Worker| {
+            let is_known = w.mirror.as_ref().is_some_and(|known| known.uid() == mirror.uid());
+            Self::is_mirror_of(mirror, w) && !is_known
+        };
+        if self.workers.get(&uid).is_some_and(is_news) {
+            self.mirror_changed(mirror, false);
+            self.wake_pod(now, &uid);
+        }
     }
 
     /// Makes the mirrors that lack, and deletes those that are of no static pod.
@@ -224,10 +251,13 @@ impl KubeletCore {
             self.wake(self.statics.retry_at, Wake::Mirrors);
             return;
         }
-        self.statics.dirty = false;
         let key = |p: &Pod| (p.namespace().to_owned(), p.name().to_owned());
         let mirrors: BTreeMap<(String, String), Arc<Pod>> =
             self.pods.cache().iter().filter(|p| manifest::mirrored(p).is_some()).map(|p| (key(p), p.clone())).collect();
+        for m in mirrors.values() {
+            self.notice_mirror(now, m);
+        }
+        self.statics.dirty = false;
         for (key, m) in &mirrors {
             let hash = manifest::mirrored(m).unwrap_or_default();
             // While the pod is being stopped its end is still to be told.

@@ -23,7 +23,7 @@ use crate::spec::env::Place;
 use crate::spec::image_name::ImageName;
 use crate::spec::pod::ContainerKind;
 use crate::spec::{pod, sandbox};
-use crate::status::node::allocatable_amounts;
+use crate::status::node::{allocatable_amounts, pod_addresses};
 use crate::status::pod::{Ended, statuses};
 use crate::volumes::{NotReady, VolumeAction};
 
@@ -487,14 +487,14 @@ impl KubeletCore {
         }
     }
 
-    /// The pod's addresses: of its sandbox, or of the node that it shares.
+    /// The pod's addresses: of its sandbox, one of each family, or of the node that it shares.
     pub(super) fn pod_ips(&self, uid: &Uid, w: &Worker) -> Vec<String> {
         let sandboxes: Vec<_> = self.runtime.get(uid).iter().flat_map(|r| &r.sandboxes).collect();
         let Some(sandbox) = plan::current_sandbox(&sandboxes).filter(|s| s.ready) else { return Vec::new() };
         if pod::spec(&w.pod).host_network == Some(true) {
             return host_ips(self);
         }
-        sandbox.ips.iter().map(ToString::to_string).collect()
+        pod_addresses(&sandbox.ips, &self.host, &self.config)
     }
 
     #[expect(clippy::too_many_arguments, reason = "one place where outcomes meet their pods")]

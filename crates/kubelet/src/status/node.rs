@@ -2,6 +2,7 @@
 //! (kubernetes pkg/kubelet/nodestatus/setters.go for names and reasons).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use carrack_engine::Time;
 use carrack_types::pod::resource_list;
@@ -94,15 +95,24 @@ pub struct Inputs<'a> {
     pub config: &'a NodeConfig,
 }
 
+/// All addresses of the node, the first of which says which family comes first.
+fn all_addresses<'a>(host: &'a HostFacts, config: &'a NodeConfig) -> &'a [IpAddr] {
+    if config.node_ips.is_empty() { &host.addresses } else { &config.node_ips }
+}
+
 /// Addresses of the node as text.
 #[must_use]
 pub fn addresses(host: &HostFacts, config: &NodeConfig) -> Vec<String> {
-    let list = if config.node_ips.is_empty() { &host.addresses } else { &config.node_ips };
-    // One of each family, as statuses show.
-    let mut out = Vec::new();
-    out.extend(list.iter().find(|a| a.is_ipv4()).map(ToString::to_string));
-    out.extend(list.iter().find(|a| a.is_ipv6()).map(ToString::to_string));
-    if list.first().is_some_and(|a| a.is_ipv6()) {
+    pod_addresses(all_addresses(host, config), host, config)
+}
+
+/// Addresses of a pod, of all that its network has given it: the first of each family, since a status with more is refused, and
+/// that of its node's family before the other (upstream's `sortPodIPs`, `pkg/kubelet/kubelet_pods.go`).
+#[must_use]
+pub fn pod_addresses(given: &[IpAddr], host: &HostFacts, config: &NodeConfig) -> Vec<String> {
+    let first = |is_it: fn(&IpAddr) -> bool| given.iter().find(|ip| is_it(ip)).map(ToString::to_string);
+    let mut out: Vec<String> = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)].into_iter().flatten().collect();
+    if all_addresses(host, config).first().is_some_and(IpAddr::is_ipv6) {
         out.reverse();
     }
     out
@@ -428,6 +438,30 @@ mod tests {
         ] {
             let got = check(&host, runtime, error);
             assert_eq!([&got["Ready"], &got["MemoryPressure"], &got["DiskPressure"]], expected);
+        }
+    }
+
+    #[test]
+    fn one_address_of_each_family_is_told_the_nodes_family_first() {
+        let list = |text: &str| text.split_whitespace().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+        for (node, given, expected) in [
+            ("192.0.2.1", "10.0.0.2", "10.0.0.2"),
+            ("192.0.2.1", "10.0.0.2 10.0.1.2", "10.0.0.2"),
+            ("192.0.2.1", "fd00::2 fd00::3 10.0.0.2 10.0.1.2", "10.0.0.2 fd00::2"),
+            ("2001:db8::1 192.0.2.1", "10.0.0.2 fd00::2", "fd00::2 10.0.0.2"),
+            ("2001:db8::1", "10.0.0.2", "10.0.0.2"),
+            ("", "fd00::2 10.0.0.2", "10.0.0.2 fd00::2"),
+            ("192.0.2.1", "", ""),
+        ] {
+            let host = HostFacts { addresses: list(node), ..HostFacts::default() };
+            let config = NodeConfig { node_ips: Vec::new(), ..NodeConfig::default() };
+            assert_eq!(pod_addresses(&list(given), &host, &config).join(" "), expected, "{node}: {given}");
+            // What the node is told to have counts, and not what it has.
+            let config = NodeConfig { node_ips: list(node), ..NodeConfig::default() };
+            let other = HostFacts { addresses: list("fd00::9"), ..HostFacts::default() };
+            if !node.is_empty() {
+                assert_eq!(pod_addresses(&list(given), &other, &config).join(" "), expected, "{node}: {given}");
+            }
         }
     }
 

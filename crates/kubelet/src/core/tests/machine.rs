@@ -66,3 +66,19 @@ fn labels_that_say_what_the_machine_is_stay() {
     assert_eq!(label(&w, "kubernetes.io/arch"), json!("amd64"));
     assert!(w.api.revision - before < 20 + 20, "{before} {}", w.api.revision);
 }
+
+/// A network may give a pod several of one family. (Its status with all of them was refused, whatever else it said.)
+#[test]
+fn a_pod_tells_one_address_of_each_family() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    w.create("p", plain());
+    w.run(5);
+    let given = ["10.0.0.7", "10.0.1.7", "fd00::7"].map(|ip| ip.parse::<std::net::IpAddr>().expect("an address"));
+    for sandbox in w.node.sandboxes.values_mut() {
+        sandbox.ips = given.to_vec();
+    }
+    w.run(5);
+    let status = &w.api.objects[POD]["status"];
+    assert_eq!(status["podIPs"], json!([{"ip": "10.0.0.7"}, {"ip": "fd00::7"}]), "{status}");
+}

@@ -1,4 +1,4 @@
-//! Static pods from a URL, beside those from files.
+//! Static pods from a URL, beside those from files; and who has a say in when they end.
 
 use super::*;
 use crate::spec::manifest::{Manifest, read_answer};
@@ -70,4 +70,55 @@ fn what_cannot_be_asked_keeps_its_pods_and_what_answers_nothing_ends_them() {
         assert_eq!(running(&w), ["busybox"], "seed {seed}");
         assert!(w.api.objects.contains_key(OF_FILE) && !w.api.objects.contains_key(OF_URL), "seed {seed}");
     });
+}
+
+/// As who collects the pods of nodes that have no Node any more says of their mirrors. (The pod ended for good, also for a kubelet
+/// that was started again.)
+#[test]
+fn nobody_else_says_that_a_static_pod_is_over() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        w.node.manifests = Some(vec![manifest("busybox")]);
+        w.run(10);
+        let started = |w: &World| w.node.containers.values().map(|c| c.record.started_at).collect::<Vec<_>>();
+        let before = started(&w);
+        for restarts in [false, true] {
+            w.edit(OF_FILE, json!({"status": {"phase": "Failed"}}));
+            if restarts {
+                w.restart_kubelet();
+            }
+            w.run(10);
+            assert_eq!((running(&w), started(&w)), (vec!["busybox"], before.clone()), "seed {seed}, {restarts}");
+            assert_eq!(w.api.objects[OF_FILE]["status"]["phase"], "Running", "seed {seed}, {restarts}");
+        }
+        w.edit(OF_FILE, json!({"status": {"phase": "Failed"}}));
+        let news = w.api.remove(OF_FILE);
+        w.tell(news);
+        w.run(10);
+        assert_eq!((running(&w), started(&w)), (vec!["busybox"], before), "seed {seed}");
+        assert_eq!(w.api.objects[OF_FILE]["status"]["phase"], "Running", "seed {seed}");
+    });
+}
+
+/// (Its status was told no more, until somebody else wrote it.)
+#[test]
+fn a_mirror_that_is_seen_before_its_pod_is_told_of_it() {
+    for has_record in [true, false] {
+        each_seed(|seed| {
+            let mut w = World::new(seed);
+            w.edit_or_create_node();
+            w.node.manifests = Some(vec![manifest("busybox")]);
+            w.run(10);
+            w.edit(OF_FILE, json!({"status": {"phase": "Pending"}}));
+            w.node.manifests = None;
+            w.node.records.retain(|name, _| has_record || !name.starts_with("pod-"));
+            w.restart_kubelet();
+            w.run(10);
+            w.node.manifests = Some(vec![manifest("busybox")]);
+            w.run(10);
+            assert_eq!(running(&w), ["busybox"], "seed {seed}, {has_record}");
+            assert_eq!(w.api.objects[OF_FILE]["status"]["phase"], "Running", "seed {seed}, {has_record}");
+        });
+    }
 }
