@@ -122,6 +122,8 @@ pub struct SimRuntime {
     pub pulled_as: Vec<Vec<String>>,
     /// The user of the node's own credentials for registries.
     pub own_user: Option<String>,
+    /// Pulls bring their image, and are said to have failed.
+    pub pulls_hiccup: bool,
     /// Images that registries have, each with the user that may pull it; anybody may without one.
     pub registry: BTreeMap<String, Option<String>>,
     /// Pods as last published.
@@ -187,6 +189,7 @@ impl SimRuntime {
             usage: BTreeMap::new(),
             pulled_as: Vec::new(),
             own_user: None,
+            pulls_hiccup: false,
             registry: BTreeMap::new(),
             published: Vec::new(),
             next: 1,
@@ -271,6 +274,9 @@ impl SimRuntime {
                     },
                 };
                 self.images.insert(name.clone());
+                if self.pulls_hiccup {
+                    return Err(OpError::Failed("the runtime went away".into()));
+                }
                 Reply::Pulled { image: Some(image(name)), with }
             }
             Op::RemoveImage(id) => {

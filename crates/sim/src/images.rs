@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   image of a pod ─▶ is it there, and may this pod use it? ─ no ─▶ pulled with the pod's secrets: slow, refused
-//!                                    └ yes ─▶ a container                              └▶ there, whoever asks next
+//!                                    └ yes ─▶ a container                 ├▶ there, whoever asks next
+//!                                                                         └▶ there, and said to have failed
 //! ```
 //!
 //! That it was pulled is on the node's disk before a container is made of it. A pod that had a container of an image may

@@ -3,12 +3,14 @@
 //! It is written whole from what the drivers said; entries of drivers that are not here any more go when
 //! their drivers unregister, as upstream's. Where the node is in a driver's terms goes before that onto the Node, as
 //! labels, by which the scheduler finds it; they stay, since volumes rest on them. A driver that contradicts a label
-//! which is there is not entered.
+//! which is there is not entered, nor is one that says what the API does not take: it would keep all others out. What an
+//! entry says of the node cannot be changed, so a driver that says something else by now goes, and comes anew.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, Time};
+use carrack_schema::validate::names;
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
@@ -45,9 +47,12 @@ pub(super) struct CsiNodeState {
     version: u64,
     /// What was written last, of which version, and when that was taken.
     taken: Option<(Asked, u64, Time)>,
-    /// Of which version the call under way is.
+    /// Of which version the call under way is; of none if it tells a part of it.
     sent: u64,
 }
+
+/// Most bytes of a driver's name for a node.
+const MOST_NODE_ID: usize = 256;
 
 /// How soon an API server that took what was written, and kept something else, is told the same again.
 const TELL_AGAIN: Duration = Duration::from_secs(10);
@@ -95,10 +100,29 @@ impl CsiNodeState {
     }
 }
 
-/// The drivers whose topology does not contradict the Node's labels.
+/// What of that which a driver says no API takes. A CSINode is taken as a whole or not at all, and so are the labels of a Node.
+fn flaw(name: &str, info: &CsiNodeInfo) -> Option<String> {
+    if let Some(problem) = names::csi_driver(name) {
+        return Some(format!("its name: {problem}"));
+    }
+    let length = info.node_id.len();
+    if length == 0 || length > MOST_NODE_ID {
+        return Some(format!("its name for the node has {length} bytes, and is to have 1 to {MOST_NODE_ID}"));
+    }
+    info.topology.iter().find_map(|(key, value)| {
+        let problem = names::qualified_name(key).or_else(|| names::label_value(value))?;
+        Some(format!("its topology, {key:?} with {value:?}: {problem}"))
+    })
+}
+
+/// The drivers that can be entered, and whose topology does not contradict the Node's labels.
 fn agreed(drivers: &BTreeMap<String, CsiNodeInfo>, node: &Node) -> BTreeMap<String, CsiNodeInfo> {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let agrees = |(name, info): &(&String, &CsiNodeInfo)| {
+        if let Some(flaw) = flaw(name, info) {
+            tracing::error!(driver = name, flaw, "what the driver says of the node cannot be entered");
+            return false;
+        }
         let other = info.topology.iter().find(|(k, v)| labels.get(*k).is_some_and(|there| there != *v));
         if let Some((key, value)) = other {
             tracing::error!(driver = name, key, value, "the driver's topology contradicts a label of the node");
@@ -137,6 +161,16 @@ fn entries(drivers: &BTreeMap<String, CsiNodeInfo>) -> Vec<CSINodeDriver> {
     drivers.iter().map(entry).collect()
 }
 
+/// What of it is written now: the entries that contradict none that is there. Each of those goes before there is another one
+/// (`ValidateCSINodeUpdate`, `pkg/apis/storage/validation`).
+fn writable(wanted: &[CSINodeDriver], there: Option<&CSINode>) -> Vec<CSINodeDriver> {
+    let contradicts = |new: &CSINodeDriver, old: &CSINodeDriver| {
+        old.name == new.name && (&old.node_id, &old.topology_keys) != (&new.node_id, &new.topology_keys)
+    };
+    let is_new = |new: &&CSINodeDriver| there.is_none_or(|n| !n.spec.drivers.iter().any(|old| contradicts(new, old)));
+    wanted.iter().filter(is_new).cloned().collect()
+}
+
 impl KubeletCore {
     /// Brings the CSINode up to date.
     pub(super) fn step_csi_node(&mut self, now: Time, fx: &mut Fx) {
@@ -154,6 +188,7 @@ impl KubeletCore {
         let name = &self.config.node_name;
         let s = &mut self.csi_node;
         let drivers = agreed(&s.drivers, &node);
+        let mut is_whole = true;
         let (asked, request) = match (&s.seen, node_patch(&drivers, &node)) {
             (_, Some(patch)) => {
                 let node = Node::resource();
@@ -170,6 +205,8 @@ impl KubeletCore {
                     s.due = false;
                     return;
                 }
+                let now_written = writable(&wanted, seen.as_ref());
+                is_whole = now_written == wanted;
                 let owner = OwnerReference {
                     api_version: "v1".into(),
                     kind: "Node".into(),
@@ -183,11 +220,11 @@ impl KubeletCore {
                     ..ObjectMeta::default()
                 };
                 let request = match seen {
-                    None => ApiRequest::create(&CSINode { metadata, spec: CSINodeSpec { drivers: wanted } }),
+                    None => ApiRequest::create(&CSINode { metadata, spec: CSINodeSpec { drivers: now_written } }),
                     Some(old) => {
                         let mut new = old.clone();
                         new.metadata.owner_references = metadata.owner_references;
-                        new.spec.drivers = wanted;
+                        new.spec.drivers = now_written;
                         ApiRequest::update(&new)
                     }
                 };
@@ -201,7 +238,7 @@ impl KubeletCore {
         let call = fx.api(request);
         self.calls.insert(call, Call::CsiNode(asked));
         self.csi_node.call = Some(call);
-        self.csi_node.sent = self.csi_node.version;
+        self.csi_node.sent = if is_whole { self.csi_node.version } else { 0 };
     }
 
     pub(super) fn csi_node_answered(&mut self, now: Time, asked: Asked, result: Result<ApiResponse, ApiError>) {
@@ -253,5 +290,55 @@ mod tests {
         assert_eq!(s.rests_until(Asked::Labelled), None);
         s.takes("d", 3);
         assert_eq!(s.rests_until(Asked::Written), None);
+    }
+
+    fn says(node_id: &str, topology: &[(&str, &str)]) -> CsiNodeInfo {
+        let topology = topology.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        CsiNodeInfo { node_id: node_id.into(), max_volumes: 0, topology }
+    }
+
+    #[test]
+    fn who_cannot_be_entered_keeps_nobody_out() {
+        let long = "n".repeat(MOST_NODE_ID + 1);
+        for (name, info, is_entered) in [
+            ("a.io", says("n", &[]), true),
+            ("A.io", says("n", &[("a.io/zone", "z1"), ("plain", "")]), true),
+            ("-a", says("n", &[]), false),
+            ("a.io", says("", &[]), false),
+            ("a.io", says(&long, &[]), false),
+            ("a.io", says("n", &[("a.io/zone", "rack 7")]), false),
+            ("a.io", says("n", &[("a.io/zone/rack", "7")]), false),
+            ("a.io", says("n", &[("there", "1")]), true),
+            ("a.io", says("n", &[("there", "2")]), false),
+        ] {
+            let labels = Some(BTreeMap::from([("there".to_owned(), "1".to_owned())]));
+            let node = Node { metadata: ObjectMeta { labels, ..ObjectMeta::default() }, ..Node::default() };
+            let drivers = BTreeMap::from([(name.to_owned(), info.clone()), ("z.io".to_owned(), says("n", &[]))]);
+            let agreed = agreed(&drivers, &node);
+            assert_eq!((agreed.contains_key(name), agreed.contains_key("z.io")), (is_entered, true), "{name} {info:?}");
+        }
+    }
+
+    /// The API takes no other names and topologies for those of an entry that is there.
+    #[test]
+    fn what_an_entry_says_goes_before_something_else_is_said() {
+        let all =
+            |a: &CsiNodeInfo| entries(&BTreeMap::from([("a".to_owned(), a.clone()), ("b".into(), says("n", &[]))]));
+        let (zone, rack) = (says("n", &[("zone", "1")]), says("n", &[("rack", "1"), ("zone", "1")]));
+        for (there, wanted, expected) in [
+            (None, &zone, &["a", "b"][..]),
+            (Some(&zone), &zone, &["a", "b"]),
+            (Some(&zone), &rack, &["b"]),
+            (Some(&zone), &says("m", &[("zone", "1")]), &["b"]),
+            (Some(&zone), &CsiNodeInfo { max_volumes: 3, ..zone.clone() }, &["a", "b"]),
+        ] {
+            let node = |drivers| CSINode { metadata: ObjectMeta::default(), spec: CSINodeSpec { drivers } };
+            let there = there.map(|a| node(all(a)));
+            let written = writable(&all(wanted), there.as_ref());
+            let names: Vec<&str> = written.iter().map(|driver| driver.name.as_str()).collect();
+            assert_eq!(names, expected, "{there:?}, and {wanted:?} is wanted");
+            // Then all of it can be.
+            assert_eq!(writable(&all(wanted), Some(&node(written))), all(wanted), "{wanted:?}");
+        }
     }
 }

@@ -484,6 +484,7 @@ impl KubeletCore {
     ) -> bool {
         let image = c.image.clone().unwrap_or_default();
         let policy = c.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+        let before = found.as_ref().map(|found| found.id.clone());
         // One that the pod may not use is as good as not there: that it is, is not told.
         let found = found.filter(|found| {
             policy == "Always" || self.may_use(now, &image, found, &lane.credentials) || self.has_used(uid, found)
@@ -505,7 +506,7 @@ impl KubeletCore {
             _ => {
                 self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
                 lane.pulling_since = now;
-                self.pulls.mean(&image);
+                self.pulls.mean(&image, before.as_deref());
                 lane.step = Step::MeanPull { image };
                 true
             }

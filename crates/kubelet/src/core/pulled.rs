@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  lane ─▶ intent on disk ─▶ pull ─┬▶ pulled: record on disk ─▶ intent dropped, and a container is made
-//!                                  └▶ failed: intent dropped
-//!  intent of an earlier life, or of a pull that did not show its image
+//!                                  └▶ failed: images are listed ─▶ nothing has come: intent dropped
+//!  intent of an earlier life, or of a pull that failed or did not show its image
 //!     ─▶ the image is listed: record without credentials on disk ─▶ intent dropped
 //! ```
 //!
-//! However a life of the kubelet ends, an image that it pulled has an intent or a record, and nobody uses it unasked. A document
+//! However a life of the kubelet ends, an image that it pulled has an intent or a record, and nobody uses it unasked. A pull that
+//! is said to have failed may have brought its image all the same: the runtime was restarted before it could say so, say. A document
 //! is written by one operation at a time: two might come to the disk in another order.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +42,9 @@ struct Writing {
 struct Known {
     /// None where it cannot be read.
     record: Option<PulledRecord>,
+    /// The image was there when it was last looked for, in this life. Of one that is gone a record may be left, or have come back
+    /// with a loss of power.
+    is_there: bool,
     /// A listing of images that is newer than this shows the image, if it is still there.
     as_of: OpId,
 }
@@ -49,10 +53,38 @@ struct Known {
 #[derive(Debug)]
 struct Meant {
     image: String,
-    /// It is of an earlier life, or the image did not show when it had been pulled: a listing tells whether it is there.
+    /// Id of the image that was there under this name before; none where none was, or nobody knows.
+    before: Option<String>,
+    /// It is of an earlier life, or it failed, or the image did not show when it had been pulled: a listing tells whether it is there.
     is_left: bool,
+    /// It failed: a listing that is newer than this shows what has come of it, if anything has.
+    failed: Option<OpId>,
     /// The record that takes its place. It is dropped when that is on disk.
     record: Option<String>,
+}
+
+impl Meant {
+    fn new(image: &str, before: Option<&str>, is_left: bool) -> Self {
+        let before = before.map(str::to_owned);
+        Self { image: image.to_owned(), before, is_left, failed: None, record: None }
+    }
+
+    /// Whether an image is one that goes by this name.
+    fn names(&self, found: &ImageRecord) -> bool {
+        let in_full = ImageName::parse(&self.image).ok().map(|n| n.listed());
+        found.names.iter().any(|name| *name == self.image || Some(name) == in_full.as_ref())
+    }
+
+    fn was_there(&self, found: &ImageRecord) -> bool {
+        self.before.as_ref() == Some(&found.id)
+    }
+
+    /// It has failed, as of now. Of one that is left for another reason it is not known that nothing comes of it.
+    fn fail(&mut self, as_of: OpId) {
+        if !self.is_left || self.failed.is_some() {
+            (self.is_left, self.failed) = (true, Some(as_of));
+        }
+    }
 }
 
 /// A pull under way.
@@ -90,11 +122,11 @@ impl Pulls {
                 if record.is_none() {
                     tracing::error!(record = name, "a pulled image's record cannot be read; its pods are verified");
                 }
-                self.records.insert(name.clone(), Known { record, as_of: OpId(0) });
+                self.records.insert(name.clone(), Known { record, is_there: false, as_of: OpId(0) });
             } else if name.starts_with(PULLING_PREFIX) {
                 // Which image it is of says its name alone, where it cannot be read.
                 let image = Intent::read(name, bytes).map(|intent| intent.image).unwrap_or_default();
-                self.intents.insert(name.clone(), Meant { image, is_left: true, record: None });
+                self.intents.insert(name.clone(), Meant::new(&image, None, true));
             }
         }
         if let Some(listing) = self.listing {
@@ -109,8 +141,9 @@ impl Pulls {
         self.due = true;
     }
 
-    /// An image is to be pulled as soon as that [is on disk](Self::is_meant).
-    pub fn mean(&mut self, image: &str) {
+    /// An image is to be pulled as soon as that [is on disk](Self::is_meant). `before` is the id of what is there under its name. What
+    /// another pull may have brought meanwhile was not there before.
+    pub fn mean(&mut self, image: &str, before: Option<&str>) {
         self.wanted = true;
         let name = pulling_name(image);
         if let Some(meant) = self.intents.get_mut(&name) {
@@ -118,7 +151,7 @@ impl Pulls {
             return;
         }
         self.write(&name, Some(Intent::new(image).document()));
-        self.intents.insert(name, Meant { image: image.to_owned(), is_left: false, record: None });
+        self.intents.insert(name, Meant::new(image, before, false));
     }
 
     /// Whether the intent to pull an image is on disk.
@@ -142,12 +175,14 @@ impl Pulls {
         self.under_way.insert(id, Pull { image: image.to_owned(), secrets });
     }
 
-    /// How an image came that is there.
-    fn origin(&self, image: &str, image_ref: &str) -> Origin<'_> {
-        match self.records.get(&pulled_name(image_ref)) {
+    /// How an image came that is there. What is being pulled may be asked for by another of its names.
+    fn origin(&self, image: &str, found: &ImageRecord) -> Origin<'_> {
+        let name = pulling_name(image);
+        let may_bring = |(of, meant): (&String, &Meant)| (*of == name || meant.names(found)) && !meant.was_there(found);
+        match self.records.get(&pulled_name(&found.id)) {
             Some(Known { record: Some(record), .. }) => Origin::Recorded(record),
             Some(Known { record: None, .. }) => Origin::Unknown,
-            None if self.intents.contains_key(&pulling_name(image)) => Origin::Unknown,
+            None if self.intents.iter().any(may_bring) => Origin::Unknown,
             None => Origin::Preloaded,
         }
     }
@@ -155,7 +190,8 @@ impl Pulls {
     /// Notes with what an image was pulled. Returns the name of its record.
     fn note(&mut self, now: Time, as_of: OpId, image: &str, image_ref: &str, with: &Credentials) -> String {
         let name = pulled_name(image_ref);
-        let known = self.records.entry(name.clone()).or_insert(Known { record: None, as_of });
+        let known = self.records.entry(name.clone()).or_insert(Known { record: None, is_there: true, as_of });
+        known.is_there = true;
         known.as_of = known.as_of.max(as_of);
         let is_first = known.record.is_none();
         let record = known.record.get_or_insert_with(|| PulledRecord::new(image_ref, now));
@@ -189,25 +225,50 @@ impl Pulls {
             // It is there all the same.
             Ok(Reply::Pulled { image: None, .. }) => {
                 if let Some(meant) = self.intents.get_mut(&pulling_name(&pull.image)) {
-                    meant.is_left = true;
+                    (meant.is_left, meant.failed) = (true, None);
                 }
                 return;
             }
-            // Whose pull fails must not make an image that was there before one that needs credentials.
-            _ => return,
+            // It may have come before that went wrong. What was there before is not made one that needs credentials.
+            _ => {
+                if let Some(meant) = self.intents.get_mut(&pulling_name(&pull.image)) {
+                    meant.fail(as_of);
+                }
+                return;
+            }
         };
+        let was_there = self.intents.get(&pulling_name(&pull.image)).is_some_and(|meant| meant.was_there(found));
+        // It came anew: whoever could use it when it was here before could so then.
+        if let Some(known) = self.records.get_mut(&pulled_name(&found.id)).filter(|k| !k.is_there && !was_there) {
+            known.record = None;
+        }
         self.take_place(now, as_of, &pull.image, &found.id, &with);
     }
 
-    /// Images were listed: those that an earlier life may have pulled are verified from now on, whatever pods call them.
+    /// Images were listed: those that an earlier life may have pulled, or a pull that failed, are verified from now on, whatever pods
+    /// call them.
     pub fn listed(&mut self, now: Time, as_of: OpId, images: &[ImageRecord]) {
         self.listing = Some(as_of);
-        let left: Vec<String> = self.intents.values().filter(|m| m.is_left).map(|m| m.image.clone()).collect();
-        for image in left {
-            let in_full = ImageName::parse(&image).ok().map(|n| n.listed());
-            let is_it = |name: &String| *name == image || Some(name) == in_full.as_ref();
-            let Some(found) = images.iter().find(|i| i.names.iter().any(is_it)) else { continue };
-            self.take_place(now, as_of, &image, &found.id, &Credentials::default());
+        let mut came = Vec::new();
+        for meant in self.intents.values_mut().filter(|m| m.is_left) {
+            let found = images.iter().find(|i| meant.names(i));
+            match (found, meant.failed) {
+                (Some(found), failed) if failed.is_none() || !meant.was_there(found) => {
+                    came.push((meant.image.clone(), &found.id));
+                }
+                // Nothing has come of it.
+                (_, Some(failed)) if failed < as_of => (meant.is_left, self.due) = (false, true),
+                _ => {}
+            }
+        }
+        for (image, id) in came {
+            self.take_place(now, as_of, &image, id, &Credentials::default());
+        }
+        if self.records.values().any(|known| known.as_of < as_of) {
+            let there: BTreeSet<String> = images.iter().map(|i| pulled_name(&i.id)).collect();
+            for (name, known) in self.records.iter_mut().filter(|(_, known)| known.as_of < as_of) {
+                known.is_there = there.contains(name);
+            }
         }
     }
 
@@ -242,7 +303,7 @@ impl KubeletCore {
     /// Whether a pod that gives these credentials for an image may use it as it is.
     pub(super) fn may_use(&mut self, now: Time, image: &str, found: &ImageRecord, credentials: &[Credential]) -> bool {
         let secrets: Vec<PullSecret> = credentials.iter().map(|c| c.secret.clone()).collect();
-        let origin = self.pulls.origin(image, &found.id);
+        let origin = self.pulls.origin(image, found);
         match pulled::access(&self.config.image_verification, image, origin, &secrets) {
             Access::Granted => true,
             Access::GrantedBy(secret) => {
@@ -270,6 +331,10 @@ impl KubeletCore {
         if let Some(pull) = self.pulls.under_way.remove(&id) {
             let as_of = OpId(fx.fresh());
             self.pulls.ended(now, as_of, &pull, outcome);
+            if outcome.is_err() {
+                // What has come of it all the same shows at once, or whoever brings the image here by hand now would be taken for it.
+                self.op(Owner::ListImages, Op::ListImages, fx);
+            }
         }
     }
 
@@ -344,21 +409,93 @@ mod tests {
     const IMAGE: &str = "r.io/a:1";
     const ID: &str = "sha256:1";
 
-    /// What was pulled and could not be looked at then is not open to everybody when it shows.
+    fn shown() -> ImageRecord {
+        ImageRecord { id: ID.into(), names: vec![IMAGE.into()], ..ImageRecord::default() }
+    }
+
+    fn pull(secrets: Vec<PullSecret>) -> Pull {
+        Pull { image: IMAGE.into(), secrets }
+    }
+
+    /// What a pull has brought is not open to everybody when it shows, whatever was said of the pull, and under whatever name. What was
+    /// there before is.
     #[test]
-    fn an_image_that_did_not_show_is_verified() {
-        let unseen = Ok(Reply::Pulled { image: None, with: Some(0) });
-        for (outcome, is_verified) in [(unseen, true), (Err(OpError::Failed("denied".into())), false)] {
-            let now = Time::from_unix_s(1);
+    fn what_a_pull_may_have_brought_is_verified() {
+        let now = Time::from_unix_s(1);
+        let unseen: Outcome = Ok(Reply::Pulled { image: None, with: Some(0) });
+        let failed: Outcome = Err(OpError::Failed("the runtime went away".into()));
+        for (outcome, before, is_verified) in [
+            (&unseen, None, true),
+            (&failed, None, true),
+            (&failed, Some("sha256:0"), true),
+            (&failed, Some(ID), false),
+        ] {
+            let what = format!("{outcome:?}, before: {before:?}");
             let mut pulls = Pulls::default();
-            pulls.mean(IMAGE);
-            pulls.ended(now, OpId(2), &Pull { image: IMAGE.into(), secrets: Vec::new() }, &outcome);
+            pulls.mean(IMAGE, before);
+            pulls.ended(now, OpId(2), &pull(Vec::new()), outcome);
+            // What was listed before it ended tells nothing.
+            pulls.listed(now, OpId(1), &[]);
             pulls.tidy(|_| false);
-            assert_eq!(matches!(pulls.origin(IMAGE, ID), Origin::Unknown), is_verified, "{outcome:?}");
-            let shown = ImageRecord { id: ID.into(), names: vec![IMAGE.into()], ..ImageRecord::default() };
-            pulls.listed(now, OpId(3), &[shown]);
-            let is_recorded = matches!(pulls.origin("r.io/a:2", ID), Origin::Recorded(_));
-            assert_eq!(is_recorded, is_verified, "{outcome:?}");
+            for name in [IMAGE, "r.io/a:2"] {
+                assert_eq!(matches!(pulls.origin(name, &shown()), Origin::Unknown), is_verified, "{what}, {name}");
+            }
+            pulls.listed(now, OpId(3), &[shown()]);
+            let is_recorded = matches!(pulls.origin("r.io/a:2", &shown()), Origin::Recorded(_));
+            assert_eq!(is_recorded, is_verified, "{what}");
+            pulls.tidy(|_| false);
+            assert_eq!(pulls.intents.is_empty(), !is_verified, "{what}: it goes when the record is on disk");
+        }
+    }
+
+    /// Of a pull that has brought nothing nothing stays. One that has brought what did not show is waited for.
+    #[test]
+    fn what_brings_nothing_leaves_nothing() {
+        let now = Time::from_unix_s(1);
+        let unseen: Outcome = Ok(Reply::Pulled { image: None, with: Some(0) });
+        let failed: Outcome = Err(OpError::Failed("denied".into()));
+        for (outcomes, stays) in
+            [(&[&failed][..], false), (&[&failed, &failed], false), (&[&failed, &unseen, &failed], true)]
+        {
+            let mut pulls = Pulls::default();
+            for outcome in outcomes {
+                pulls.mean(IMAGE, None);
+                pulls.ended(now, OpId(2), &pull(Vec::new()), outcome);
+            }
+            pulls.listed(now, OpId(3), &[]);
+            pulls.tidy(|_| false);
+            assert_eq!(!pulls.intents.is_empty(), stays, "{outcomes:?}");
+        }
+    }
+
+    /// Of an image that was removed a record may be left, or have come back when power was lost. Who pulls the image anew does so with
+    /// what it takes now.
+    #[test]
+    fn a_record_that_came_back_opens_no_image_that_is_pulled_anew() {
+        let now = Time::from_unix_s(1);
+        let mut old = PulledRecord::new(ID, now);
+        assert!(old.note(now, "r.io/a", &Credentials::none_needed()));
+        let records = BTreeMap::from([(pulled_name(ID), old.document())]);
+        let secret =
+            PullSecret { namespace: "n".into(), name: "s".into(), uid: "1".into(), credential_hash: "h".into() };
+        let outcome: Outcome = Ok(Reply::Pulled { image: Some(shown()), with: Some(0) });
+        for (before, listed, is_open) in [
+            (None, None, false),
+            (None, Some(Vec::new()), false),
+            // It was there all the time: under this name, or under another one.
+            (Some(ID), None, true),
+            (None, Some(vec![shown()]), true),
+        ] {
+            let mut pulls = Pulls::default();
+            pulls.load(now, &records, &[]);
+            if let Some(images) = &listed {
+                pulls.listed(now, OpId(1), images);
+            }
+            pulls.mean(IMAGE, before);
+            pulls.ended(now, OpId(2), &pull(vec![secret.clone()]), &outcome);
+            let policy = pulled::Verification::default();
+            let access = pulled::access(&policy, IMAGE, pulls.origin(IMAGE, &shown()), &[]);
+            assert_eq!(access == Access::Granted, is_open, "{before:?} {listed:?}");
         }
     }
 }

@@ -134,6 +134,15 @@ impl Origin {
         claimed != (true, true) && (claimed != (false, false) || differs)
     }
 
+    /// As the node as a whole has it. Of a disk that pods may write to it has one mount that can be written to, whoever comes first: who
+    /// reads only has a part of his own for that.
+    #[must_use]
+    pub fn of_node(&self) -> Self {
+        let may_be_written = self.access_modes.iter().any(|mode| mode != "ReadOnlyMany");
+        let read_only = self.read_only && !(may_be_written && matches!(self.driver, Driver::Local { .. }));
+        Self { read_only, ..self.clone() }
+    }
+
     /// Whether a control plane may attach it to the node and detach it, and so has to be told that it
     /// is in use.
     #[must_use]

@@ -265,7 +265,7 @@ impl StagedVolumes {
         let v = self.volumes.entry(id.to_owned()).or_insert_with(|| {
             let staging = Staging {
                 id: id.to_owned(),
-                origin: origin.clone(),
+                origin: origin.of_node(),
                 path,
                 device: None,
                 identity: None,

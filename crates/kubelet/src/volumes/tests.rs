@@ -2,6 +2,7 @@
 
 mod alone;
 mod doubted;
+mod shared;
 mod taken;
 mod tokens;
 

@@ -20,8 +20,10 @@ use crate::settings::Files;
 
 /// What is said where there is no room.
 pub(super) const NO_ROOM: &str = "no space left on device";
-/// How names of records begin, by kind.
-const RECORDS: [&str; 4] = [POD_PREFIX, VOLUME_PREFIX, PULLED_PREFIX, PULLING_PREFIX];
+/// How names of records begin, with their kinds. An intent to pull is dropped once there is a record of what was pulled, and what
+/// was written is on disk when what comes after it is: the two are of one kind.
+const RECORDS: [(&str, &str); 4] =
+    [(POD_PREFIX, "pods"), (VOLUME_PREFIX, "volumes"), (PULLED_PREFIX, "images"), (PULLING_PREFIX, "images")];
 /// Number of every device.
 const DEVICE_NUMBER: &str = "7:1";
 
@@ -50,7 +52,7 @@ pub(crate) struct Disk {
     rack: Rack,
     /// The kubelet's local record.
     pub records: BTreeMap<String, Vec<u8>>,
-    /// The record of each kind that was written or dropped last, by how such names begin; with what was there before.
+    /// The record of each kind that was written or dropped last, with what was there before.
     last: BTreeMap<&'static str, (String, Option<Vec<u8>>)>,
     /// Names of records that a loss of power took, or what was last written of them.
     lost: BTreeSet<String>,
@@ -292,7 +294,7 @@ impl Disk {
         self.changed(name, before);
     }
     fn changed(&mut self, name: String, before: Option<Vec<u8>>) {
-        if let Some(kind) = RECORDS.into_iter().find(|kind| name.starts_with(*kind)) {
+        if let Some((_, kind)) = RECORDS.into_iter().find(|(begin, _)| name.starts_with(*begin)) {
             self.last.insert(kind, (name, before));
         }
     }

@@ -339,9 +339,10 @@ impl Node {
             if self.rng.one_in(one_in) {
                 delay += crate::chance::below(&mut self.rng, most);
             }
-            // Who says that a pull has failed has pulled nothing.
-            let fails = self.faults.fail_one_in > 0 && self.rng.one_in(images::FAILS_ONE_IN);
-            fate = if fails || fate != Fate::Works { Fate::FailsBefore } else { Fate::Works };
+            // Of the others some fail when the image is there.
+            if self.faults.fail_one_in > 0 && self.rng.one_in(images::FAILS_ONE_IN) {
+                fate = Fate::FailsBefore;
+            }
         }
         if env_files::is_read(&op) && self.faults.fail_one_in > 0 && self.rng.one_in(env_files::FAILS_ONE_IN) {
             fate = Fate::FailsBefore;

@@ -40,3 +40,17 @@ fn it_is_of_the_node_that_is_there() {
         assert_eq!(csi_node["spec"]["drivers"][0]["name"], "disks.example", "{what}");
     }
 }
+
+/// The API takes all of it or nothing.
+#[test]
+fn a_driver_that_cannot_be_entered_keeps_no_other_out() {
+    let mut w = World::new(8);
+    w.edit_or_create_node();
+    let topology = BTreeMap::from([("bad.example/rack".to_owned(), "rack 7".to_owned())]);
+    let info = CsiNodeInfo { node_id: "sim".into(), max_volumes: 0, topology };
+    w.input(Input::Own(In::CsiUp { driver: "bad.example".into(), info }));
+    driver_up(&mut w);
+    let drivers = w.api.objects[CSI_NODE]["spec"]["drivers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    assert!(matches!(drivers, [one] if one["name"] == "disks.example"), "{drivers:?}");
+    assert!(w.api.objects[NODE]["metadata"]["labels"]["bad.example/rack"].is_null());
+}

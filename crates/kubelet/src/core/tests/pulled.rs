@@ -200,6 +200,29 @@ fn a_pull_that_fails_takes_nobody_an_image_that_was_there() {
     assert_eq!(w.waits_for("q"), "nothing");
 }
 
+/// The runtime may be restarted when it has an image and before it says so.
+#[test]
+fn a_pull_that_is_said_to_have_failed_opens_nothing() {
+    each_seed(|seed| {
+        let mut w = World::with_registry(seed);
+        w.node.pulls_hiccup = true;
+        w.create("p", pod_of("IfNotPresent", Some("s")));
+        while !w.node.images.contains(IMAGE) {
+            w.next();
+        }
+        w.create("q", pod_of("Never", None));
+        w.create("r", pod_of("IfNotPresent", Some("other")));
+        w.run(5);
+        let runs = ["uid-q", "uid-r"].map(|uid| !w.node.running(uid).is_empty());
+        assert_eq!((runs, w.documents("pulled-")), ([false; 2], 1), "seed {seed}");
+        w.node.pulls_hiccup = false;
+        w.run(120);
+        let all = ["p", "q"].map(|pod| w.waits_for(pod));
+        assert_eq!(all, ["nothing", "ErrImageNeverPull"], "seed {seed}");
+        assert!(w.node.running("uid-r").is_empty(), "seed {seed}");
+    });
+}
+
 #[test]
 fn a_record_goes_with_its_image() {
     let mut w = World::with_registry(4);
