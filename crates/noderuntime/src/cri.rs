@@ -60,8 +60,9 @@ impl Cri {
     /// Nothing listens there.
     pub async fn connect(socket: &Path) -> Result<Self, CriError> {
         let path = socket.to_owned();
-        // The address is never used: the connector goes to the unix socket.
-        let endpoint = Endpoint::from_static("http://containerd.invalid").timeout(CALL_LIMIT);
+        // The address is never used: the connector goes to the unix socket. It has no limit of its own, since of two limits the
+        // shorter one counts, and some calls may take longer than others.
+        let endpoint = Endpoint::from_static("http://containerd.invalid");
         let connect = service_fn(move |_: Uri| {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
@@ -78,7 +79,7 @@ impl Cri {
     /// # Errors
     /// containerd failed the call.
     pub async fn version(&mut self) -> Result<String, CriError> {
-        let request = VersionRequest { version: "v1".to_owned() };
+        let request = request(VersionRequest { version: "v1".to_owned() }, CALL_LIMIT);
         let answer = self.client.version(request).await.map_err(refused("Version"))?.into_inner();
         Ok(format!("{} {}", answer.runtime_name, answer.runtime_version))
     }
@@ -88,7 +89,7 @@ impl Cri {
     /// # Errors
     /// containerd failed the call.
     pub async fn sandboxes(&mut self) -> Result<Vec<PodSandbox>, CriError> {
-        let answer = self.client.list_pod_sandbox(ListPodSandboxRequest::default()).await;
+        let answer = self.client.list_pod_sandbox(request(ListPodSandboxRequest::default(), CALL_LIMIT)).await;
         Ok(answer.map_err(refused("ListPodSandbox"))?.into_inner().items)
     }
 
@@ -97,7 +98,7 @@ impl Cri {
     /// # Errors
     /// containerd failed the call.
     pub async fn containers(&mut self) -> Result<Vec<Container>, CriError> {
-        let answer = self.client.list_containers(ListContainersRequest::default()).await;
+        let answer = self.client.list_containers(request(ListContainersRequest::default(), CALL_LIMIT)).await;
         Ok(answer.map_err(refused("ListContainers"))?.into_inner().containers)
     }
 
@@ -106,10 +107,9 @@ impl Cri {
     /// # Errors
     /// containerd failed the call.
     pub async fn stop_container(&mut self, id: &str, grace_s: u32) -> Result<(), CriError> {
-        let mut request =
-            tonic::Request::new(StopContainerRequest { container_id: id.to_owned(), timeout: i64::from(grace_s) });
-        request.set_timeout(CALL_LIMIT + Duration::from_secs(u64::from(grace_s)));
-        self.client.stop_container(request).await.map_err(refused("StopContainer"))?;
+        let stop = StopContainerRequest { container_id: id.to_owned(), timeout: i64::from(grace_s) };
+        let limit = CALL_LIMIT + Duration::from_secs(u64::from(grace_s));
+        self.client.stop_container(request(stop, limit)).await.map_err(refused("StopContainer"))?;
         Ok(())
     }
 
@@ -119,9 +119,9 @@ impl Cri {
     /// containerd failed one of the calls.
     pub async fn remove_sandbox(&mut self, id: &str) -> Result<(), CriError> {
         let stop = StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        self.client.stop_pod_sandbox(stop).await.map_err(refused("StopPodSandbox"))?;
+        self.client.stop_pod_sandbox(request(stop, CALL_LIMIT)).await.map_err(refused("StopPodSandbox"))?;
         let remove = RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        self.client.remove_pod_sandbox(remove).await.map_err(refused("RemovePodSandbox"))?;
+        self.client.remove_pod_sandbox(request(remove, CALL_LIMIT)).await.map_err(refused("RemovePodSandbox"))?;
         Ok(())
     }
 }
@@ -151,6 +151,35 @@ pub async fn wait_ready(socket: &Path, limit: Duration) -> Result<(Cri, String),
     }
 }
 
+/// A call that is given up after this time.
+fn request<T>(message: T, limit: Duration) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(limit);
+    request
+}
+
 fn refused(call: &'static str) -> impl FnOnce(tonic::Status) -> CriError {
     move |status| CriError::Call { call, message: status.message().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_a_grace_has_all_of_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("containerd.sock");
+        // Who is silent keeps everybody waiting for as long as they do.
+        let _silent = tokio::net::UnixListener::bind(&socket).expect("a socket");
+        let mut cri = Cri::connect(&socket).await.expect("connected");
+        for (grace_s, expected_s) in [(0, 30), (60, 90), (3600, 3630)] {
+            let began = Instant::now();
+            cri.stop_container("c", grace_s).await.expect_err("nobody answers");
+            assert_eq!(began.elapsed().as_secs(), expected_s, "{grace_s}");
+        }
+        let began = Instant::now();
+        cri.version().await.expect_err("nobody answers");
+        assert_eq!(began.elapsed().as_secs(), CALL_LIMIT.as_secs());
+    }
 }

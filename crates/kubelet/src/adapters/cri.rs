@@ -89,6 +89,16 @@ fn failed(status: tonic::Status) -> OpError {
     }
 }
 
+/// Why a command was not run, or not to its end. That it took too long is the status' code (upstream's `ExecSync`), or Go's words for
+/// that at the end of it. A word between counts for nothing: what could not be run is named there, and may be called `timeout`.
+fn not_run(status: tonic::Status, seconds: u64) -> OpError {
+    let is_late = status.code() == tonic::Code::DeadlineExceeded;
+    if is_late || status.message().ends_with("context deadline exceeded") {
+        return OpError::TimedOut(seconds);
+    }
+    failed(status)
+}
+
 fn request<T>(message: T, timeout: Duration) -> tonic::Request<T> {
     let mut r = tonic::Request::new(message);
     r.set_timeout(timeout);
@@ -558,31 +568,40 @@ impl Cri {
     /// Runs a command in a container: exit code, and what it wrote.
     ///
     /// # Errors
-    /// [`OpError::TimedOut`] when the command took too long, else what the runtime says.
+    /// [`OpError::TimedOut`] when the command took too long; else what the runtime says, or that it says nothing.
     pub async fn exec(&self, id: &str, command: Vec<String>, timeout_s: i64) -> Result<(i32, Vec<u8>), OpError> {
         let mut client = self.runtime.clone();
         // None is as long as anybody waits.
         let seconds = u64::try_from(timeout_s).ok().filter(|s| *s > 0).unwrap_or(UNLIMITED_S);
         let r = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout: timeout_s };
         let limit = Duration::from_secs(seconds) + QUICK;
-        let result = match tokio::time::timeout(limit, client.exec_sync(request(r, limit))).await {
-            Ok(Ok(reply)) => {
+        // The request's own limit is a later one, so that silence is told from a refusal.
+        let asked = client.exec_sync(request(r, limit + QUICK));
+        let Ok(answered) = tokio::time::timeout(limit, asked).await else { return Err(self.silent(id, seconds).await) };
+        let result = match answered {
+            Ok(reply) => {
                 let reply = reply.into_inner();
                 let mut output = reply.stdout;
                 output.extend(reply.stderr);
                 Ok((reply.exit_code, output))
             }
-            Ok(Err(s)) if s.code() == tonic::Code::DeadlineExceeded || s.message().contains("timeout") => {
-                Err(OpError::TimedOut(seconds))
-            }
-            Ok(Err(s)) => Err(failed(s)),
-            Err(_) => Err(OpError::TimedOut(seconds)),
+            Err(s) => Err(not_run(s, seconds)),
         };
         match result {
             Ok((0, _)) | Err(OpError::TimedOut(_)) => result,
             // A container that ended, before the command or with it, is told from a command that failed.
             _ if self.is_over(id).await => Err(OpError::NotFound("the container is not running".into())),
             _ => result,
+        }
+    }
+
+    /// Why nothing has come of a command in its time. Where the runtime answers otherwise, the command takes too long. Where it does
+    /// not answer at all nothing is known of the command, and a container whose probe that was is not to be killed for it.
+    async fn silent(&self, id: &str, seconds: u64) -> OpError {
+        match self.status(id).await {
+            Ok(_) => OpError::TimedOut(seconds),
+            Err(gone @ OpError::NotFound(_)) => gone,
+            Err(error) => OpError::Failed(format!("the container runtime does not answer: {error}")),
         }
     }
 
@@ -698,7 +717,21 @@ impl Cri {
         Ok(within(QUICK, asked).await?.image_filesystems)
     }
 
-    /// What all containers use.
+    /// The ids of all containers that run.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn running(&self) -> Result<BTreeSet<String>, OpError> {
+        let mut client = self.runtime.clone();
+        let state = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() };
+        let filter = v1::ContainerFilter { state: Some(state), ..Default::default() };
+        let r = v1::ListContainersRequest { filter: Some(filter) };
+        let list = within(QUICK, client.list_containers(request(r, QUICK))).await?;
+        let runs = |c: &v1::Container| c.state() == v1::ContainerState::ContainerRunning;
+        Ok(list.containers.into_iter().filter(runs).map(|c| c.id).collect())
+    }
+
+    /// What all containers use, those that are over included: they have their layers.
     ///
     /// # Errors
     /// When the runtime does not answer.
@@ -785,6 +818,34 @@ fn restart_count(c: &v1::Container) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A probe that took too long has failed; of one that could not be run nothing is known.
+    #[test]
+    fn what_could_not_be_run_did_not_take_too_long() {
+        let lacks = "failed to exec in container: exec: \"timeout\": executable file not found in $PATH: unknown";
+        for (code, message, is_late) in [
+            (tonic::Code::DeadlineExceeded, "timeout 1s exceeded", true),
+            (tonic::Code::Unknown, "failed to exec in container: timeout 1s exceeded: context deadline exceeded", true),
+            (tonic::Code::Unknown, lacks, false),
+            (tonic::Code::Unavailable, "connection error", false),
+        ] {
+            let why = not_run(tonic::Status::new(code, message), 1);
+            assert_eq!(matches!(why, OpError::TimedOut(1)), is_late, "{message}: {why}");
+        }
+        assert!(matches!(not_run(tonic::Status::not_found("gone"), 1), OpError::NotFound(_)));
+    }
+
+    /// A probe says nothing of its container where nobody can carry it out.
+    #[tokio::test(start_paused = true)]
+    async fn of_what_a_silent_runtime_was_to_run_nothing_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("runtime.sock");
+        // It hangs: the kernel takes connections for it, and it never looks at them.
+        let _hangs = tokio::net::UnixListener::bind(&socket).unwrap();
+        let cri = Cri::new(socket).unwrap();
+        let outcome = cri.exec("c", vec!["true".into()], 1).await;
+        assert!(matches!(outcome, Err(OpError::Failed(_))), "{outcome:?}");
+    }
 
     #[test]
     fn one_pod_is_asked_for_alone() {

@@ -167,21 +167,22 @@ impl Plugins {
         let options = within(CONNECT, client.get_device_plugin_options(proto::Empty {}))
             .await
             .map_err(|e| format!("options: {e}"))?;
-        let epoch = self.0.epochs.fetch_add(1, Ordering::Relaxed);
-        // It is announced before anything that it lists can be.
-        (self.0.report)(In::PluginUp {
-            resource: resource.clone(),
-            epoch,
-            options: PluginOptions {
-                pre_start_required: options.pre_start_required,
-                preferred_allocation: options.get_preferred_allocation_available,
-            },
-        });
-        let old = {
-            // One that hangs up at once is taken out after it was put in.
+        let (epoch, old) = {
+            // Of several at once the one that is announced last is the one that is kept: the core asks no other. And one that hangs
+            // up at once is taken out after it was put in.
             let mut plugins = self.plugins();
+            let epoch = self.0.epochs.fetch_add(1, Ordering::Relaxed);
+            // It is announced before anything that it lists can be.
+            (self.0.report)(In::PluginUp {
+                resource: resource.clone(),
+                epoch,
+                options: PluginOptions {
+                    pre_start_required: options.pre_start_required,
+                    preferred_allocation: options.get_preferred_allocation_available,
+                },
+            });
             let watch = tokio::spawn(self.clone().watch(resource.clone(), epoch, client.clone())).abort_handle();
-            plugins.insert(resource, Connected { epoch, client, watch })
+            (epoch, plugins.insert(resource, Connected { epoch, client, watch }))
         };
         if let Some(old) = old {
             old.watch.abort();

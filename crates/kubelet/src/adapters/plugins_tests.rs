@@ -48,6 +48,28 @@ fn ids(list: &[&str]) -> BTreeSet<String> {
     list.iter().map(|s| (*s).to_owned()).collect()
 }
 
+/// Two that register for one resource at once must not be announced in one order and kept in the other.
+#[tokio::test]
+async fn nobody_else_registers_between_an_announcement_and_what_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (to, mut announced) = mpsc::unbounded_channel();
+    let kept: Arc<std::sync::OnceLock<Plugins>> = Arc::default();
+    let of = kept.clone();
+    let plugins = Plugins::new(dir.path().to_owned(), move |event| {
+        if matches!(event, In::PluginUp { .. }) {
+            let is_alone = of.get().is_some_and(|plugins| plugins.0.plugins.try_lock().is_err());
+            _ = to.send(is_alone);
+        }
+    });
+    let task = plugins.serve().unwrap();
+    assert!(kept.set(plugins).is_ok());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
+    plugin.serve().unwrap();
+    plugin.register().await.unwrap();
+    assert_eq!(announced.recv().await, Some(true));
+    task.abort();
+}
+
 #[tokio::test]
 async fn a_plugin_registers_lists_allocates_dies_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 mod disk;
 mod files;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +26,7 @@ use crate::server::{
     ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeStats,
 };
 use crate::spec::resources::of_pod;
+use crate::status::pod::statuses;
 use disk::Kept;
 use files::Files;
 
@@ -63,7 +64,7 @@ impl Stats {
     /// # Errors
     /// When the runtime does not answer.
     pub async fn summary(&self, node_name: &str, pods: &[Arc<Pod>]) -> Result<Summary, OpError> {
-        let containers = self.cri.container_stats().await?;
+        let (containers, running) = self.used().await?;
         // Older runtimes lack it; then the network is read where the kernel tells.
         let sandboxes = self.cri.sandbox_stats().await.unwrap_or_default();
         let images = self.images().await;
@@ -74,7 +75,7 @@ impl Stats {
         );
         let mut networks: BTreeMap<String, NetworkStats> =
             sandboxes.iter().filter_map(|s| Some((uid_of(s).to_owned(), network(s)?))).collect();
-        let mut by_pod = by_pod(containers);
+        let mut by_pod = by_pod(containers, &running);
         let (mut out, mut of_pods) = (Vec::new(), Vec::new());
         for p in pods {
             let uid = p.metadata.uid.clone().unwrap_or_default();
@@ -111,13 +112,19 @@ impl Stats {
     /// # Errors
     /// When the runtime does not answer.
     pub async fn cpu_and_memory(&self, node_name: &str, pods: &[Arc<Pod>]) -> Result<Summary, OpError> {
-        let mut by_pod = by_pod(self.cri.container_stats().await?);
+        let (containers, running) = self.used().await?;
+        let mut by_pod = by_pod(containers, &running);
         let of_pod = |p: &Arc<Pod>| {
             let uid = p.metadata.uid.clone().unwrap_or_default();
             Some(self.pod(p, &uid, by_pod.remove(&uid)?, None))
         };
         let pods = pods.iter().filter_map(of_pod).collect();
         Ok(self.finished(self.node(node_name).await?, pods))
+    }
+
+    /// What all containers use, and the ids of those of them that run.
+    async fn used(&self) -> Result<(Vec<v1::ContainerStats>, BTreeSet<String>), OpError> {
+        tokio::try_join!(self.cri.container_stats(), self.cri.running())
     }
 
     /// What the node uses, and the parts of it that run in control groups of their own.
@@ -186,9 +193,8 @@ impl Stats {
                 continue;
             };
             let started = status
-                .iter()
-                .flat_map(|s| [&s.container_statuses, &s.init_container_statuses])
-                .flat_map(|l| l.iter().flatten())
+                .into_iter()
+                .flat_map(statuses)
                 .find(|s| s.name == name)
                 .and_then(|s| s.state.as_ref()?.running.as_ref()?.started_at.clone());
             // One that is over is no use any more.
@@ -314,23 +320,8 @@ impl Stats {
     /// When the runtime does not answer.
     pub async fn usage(&self, pods: Vec<Arc<Pod>>) -> Result<BTreeMap<Uid, Usage>, OpError> {
         let mut out: BTreeMap<Uid, Usage> = pods.iter().map(|p| (crate::spec::pod::uid(p), Usage::default())).collect();
-        for c in self.cri.container_stats().await? {
-            let Some(pod) = c.attributes.as_ref().and_then(|a| convert::pod_ref(&a.labels)) else { continue };
-            let value = |v: &Option<v1::UInt64Value>| v.as_ref().map_or(0, |v| v.value);
-            let Some(u) = out.get_mut(&pod.uid) else { continue };
-            let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
-            let name = name.unwrap_or_default();
-            let memory = c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
-            u.memory_bytes += memory;
-            *u.memory.entry(name.clone()).or_default() += memory;
-            if let Some(layer) = &c.writable_layer {
-                u.disk_bytes += value(&layer.used_bytes);
-                u.layer_bytes += value(&layer.used_bytes);
-                u.inodes += value(&layer.inodes_used);
-                u.layer_inodes += value(&layer.inodes_used);
-                *u.containers.entry(name).or_default() += value(&layer.used_bytes);
-            }
-        }
+        let (containers, running) = self.used().await?;
+        add_used(&mut out, &containers, &running);
         // Older runtimes lack it; then processes are not known.
         for s in self.cri.sandbox_stats().await.unwrap_or_default() {
             if let Some(u) = out.get_mut(uid_of(&s)) {
@@ -348,14 +339,45 @@ impl Stats {
     }
 }
 
-/// Containers' numbers by the UIDs of their pods.
-fn by_pod(all: Vec<v1::ContainerStats>) -> BTreeMap<String, Vec<v1::ContainerStats>> {
+/// Whether what is told of is a container that runs. A runtime tells of those that are over as well, for as long as it keeps them:
+/// of what they have left in their layers. Nobody is charged with that: as with upstream (`removeTerminatedContainers`,
+/// `pkg/kubelet/stats`), a container that starts again has all of what it may keep.
+fn runs(c: &v1::ContainerStats, running: &BTreeSet<String>) -> bool {
+    c.attributes.as_ref().is_some_and(|a| running.contains(&a.id))
+}
+
+/// The numbers of containers that run, by the UIDs of all pods that have any.
+fn by_pod(all: Vec<v1::ContainerStats>, running: &BTreeSet<String>) -> BTreeMap<String, Vec<v1::ContainerStats>> {
     let mut out: BTreeMap<String, Vec<v1::ContainerStats>> = BTreeMap::new();
     for c in all {
         let uid = c.attributes.as_ref().and_then(|a| a.labels.get(labels::POD_UID)).cloned();
-        out.entry(uid.unwrap_or_default()).or_default().push(c);
+        let of_pod = out.entry(uid.unwrap_or_default()).or_default();
+        if runs(&c, running) {
+            of_pod.push(c);
+        }
     }
     out
+}
+
+/// Adds what containers that run use of memory, and of disks in their layers, to what these pods use.
+fn add_used(out: &mut BTreeMap<Uid, Usage>, all: &[v1::ContainerStats], running: &BTreeSet<String>) {
+    for c in all.iter().filter(|c| runs(c, running)) {
+        let Some(pod) = c.attributes.as_ref().and_then(|a| convert::pod_ref(&a.labels)) else { continue };
+        let value = |v: &Option<v1::UInt64Value>| v.as_ref().map_or(0, |v| v.value);
+        let Some(u) = out.get_mut(&pod.uid) else { continue };
+        let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
+        let name = name.unwrap_or_default();
+        let memory = c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
+        u.memory_bytes += memory;
+        *u.memory.entry(name.clone()).or_default() += memory;
+        if let Some(layer) = &c.writable_layer {
+            u.disk_bytes += value(&layer.used_bytes);
+            u.layer_bytes += value(&layer.used_bytes);
+            u.inodes += value(&layer.inodes_used);
+            u.layer_inodes += value(&layer.inodes_used);
+            *u.containers.entry(name).or_default() += value(&layer.used_bytes);
+        }
+    }
 }
 
 /// What containers use of swap together; none where nobody tells.
@@ -561,6 +583,45 @@ mod tests {
     fn times_are_counted() {
         assert_eq!(busy_ns("cpu  1 2 3 100 50 4 5 6 7 8\ncpu0 1\n"), Some(21 * TICK_NS));
         assert_eq!(busy_ns(""), None);
+    }
+
+    /// A runtime keeps the last run of a container for a while, and init containers as long as their pod.
+    #[test]
+    fn what_is_over_uses_nothing() {
+        let told = |id: &str, name: &str| v1::ContainerStats {
+            attributes: Some(v1::ContainerAttributes {
+                id: id.into(),
+                labels: [
+                    (labels::POD_NAMESPACE, "n"),
+                    (labels::POD_NAME, "p"),
+                    (labels::POD_UID, "u"),
+                    (labels::CONTAINER_NAME, name),
+                ]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+                ..v1::ContainerAttributes::default()
+            }),
+            writable_layer: Some(v1::FilesystemUsage {
+                used_bytes: Some(v1::UInt64Value { value: 600 }),
+                inodes_used: Some(v1::UInt64Value { value: 6 }),
+                ..v1::FilesystemUsage::default()
+            }),
+            ..v1::ContainerStats::default()
+        };
+        let all = vec![told("0", "init"), told("1", "c"), told("2", "c")];
+        for (running, count) in [(&["2"][..], 1), (&["1", "2"], 2), (&[], 0)] {
+            let running: BTreeSet<String> = running.iter().map(|id| (*id).to_owned()).collect();
+            let mut out = BTreeMap::from([(Uid::from("u"), Usage::default())]);
+            add_used(&mut out, &all, &running);
+            let used = &out["u"];
+            assert_eq!((used.disk_bytes, used.layer_bytes), (600 * count, 600 * count), "{running:?}");
+            assert_eq!((used.inodes, used.layer_inodes), (6 * count, 6 * count), "{running:?}");
+            assert_eq!(used.containers.get("c").copied().unwrap_or_default(), 600 * count, "{running:?}");
+            assert!(!used.containers.contains_key("init"), "{running:?}");
+            let shown: Vec<(String, u64)> =
+                by_pod(all.clone(), &running).into_iter().map(|(uid, of)| (uid, of.len() as u64)).collect();
+            assert_eq!(shown, [("u".to_owned(), count)], "a pod is told of that has none that runs");
+        }
     }
 
     #[test]

@@ -62,6 +62,9 @@ fn is_good(path: &Path, now_unix_s: i64) -> anyhow::Result<bool> {
     Ok(facts.is_some_and(|facts| now_unix_s < facts.not_after_unix_s))
 }
 
+/// A way to the API server, and what of it is given the next certificate, if it is exchanged here.
+type Way = (Arc<dyn Transport>, Option<Arc<Renewable>>);
+
 impl Wishes {
     /// Flags go before the configuration.
     pub(super) fn new(args: &KubeletCertificateArgs, kubeconfig: &Path, layout: &Layout, node: &Node) -> Self {
@@ -106,6 +109,18 @@ impl Wishes {
         Ok(true)
     }
 
+    /// The way to the API server: with a certificate that is exchanged here, or with whatever somebody else puts into the kubeconfig
+    /// and its files, as other roles have it.
+    fn way(&self, target: Target, stop: &CancellationToken) -> anyhow::Result<Way> {
+        if self.rotate {
+            let renewed = Arc::new(Renewable::new(target, "kubelet").map_err(anyhow::Error::msg)?);
+            return Ok((renewed.clone(), Some(renewed)));
+        }
+        let followed = Arc::new(credentials::Followed::new(&self.kubeconfig, "kubelet")?);
+        tokio::spawn(followed.clone().follow(stop.clone()));
+        Ok((followed, None))
+    }
+
     /// What to serve with and the way to the API server, exchanged as time goes by.
     pub(super) fn keep(
         &self,
@@ -117,15 +132,14 @@ impl Wishes {
             Some(path) => read(path)?,
             None => target.ca_pem.clone().context("--client-ca-file is missing: whose requests are to be answered?")?,
         };
-        let transport = Arc::new(Renewable::new(target, "kubelet").map_err(anyhow::Error::msg)?);
+        let (transport, renewed) = self.way(target, stop)?;
         let mut see_to = |wanted: Wanted, take: Take| {
             let (directory, stop, transport) = (self.directory.clone(), stop.clone(), transport.clone());
             keepers.spawn(async move {
                 certificates::keep(wanted, &directory, transport, take, stop.cancelled_owned()).await
             });
         };
-        if self.rotate {
-            let renewed = transport.clone();
+        if let Some(renewed) = renewed {
             see_to(Wanted::client(&self.node), Box::new(move |pair| renewed.renew(pair)));
         }
         let certificate = match &self.files {
@@ -158,6 +172,32 @@ mod tests {
     use carrack_auth::pki::{Identity, Pki};
 
     use super::*;
+
+    #[tokio::test]
+    async fn who_exchanges_no_certificate_follows_the_kubeconfig() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = now_unix_s();
+        let pki = Pki::open_or_create(&dir.path().join("pki"), now).unwrap();
+        let pair = pki.client(&Identity::Node { node: "n1".into() }, now).unwrap();
+        let kubeconfig = dir.path().join("kubeconfig.yaml");
+        Kubeconfig::for_certificate("c", "u", "https://a:1", pki.ca_pem(), &pair).write(&kubeconfig).unwrap();
+        for rotate in [true, false] {
+            let wishes = Wishes {
+                node: "n1".into(),
+                sans: Sans::default(),
+                kubeconfig: kubeconfig.clone(),
+                bootstrap: None,
+                directory: dir.path().join("kubelet"),
+                rotate,
+                ask_to_serve: false,
+                files: None,
+                client_ca: None,
+            };
+            let target = load(&kubeconfig).unwrap();
+            let (_, renewed) = wishes.way(target, &CancellationToken::new()).unwrap();
+            assert_eq!(renewed.is_some(), rotate);
+        }
+    }
 
     #[test]
     fn which_kubeconfig_is_good() {
