@@ -19,13 +19,13 @@ use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
 use crate::layout::{self, Layout};
 use crate::lines::split;
 use crate::pinning;
-use crate::prepare::{prepare, replace, resume};
+use crate::prepare::{claimed, prepare, replace, resume};
 use crate::promise;
 use crate::proto::{Call, CopiedDisk, LINE_LIMIT_BYTES, NOT_A_REQUEST, Request, Response, VERSION};
 use crate::qmp::{Event, Qmp, QmpError};
 use crate::spec::{CpuSpec, MachineSpec};
 use crate::trim::Rest;
-use crate::writer::{self, Held};
+use crate::writer::{self, Claim, Held};
 use rustix::fs::FlockOperation;
 use serde_json::json;
 use std::future::pending;
@@ -169,6 +169,10 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
             Err(error) => tracing::error!(%error, "the guest gets no address"),
         }
         monitor.hold(resume(&spec));
+        let devices = claimed(&spec);
+        if !devices.is_empty() {
+            monitor.lookout.spawn(writer::retake(devices));
+        }
         monitor.know(&spec);
         monitor.attach().await;
         monitor.restart_if_due().await;
@@ -550,7 +554,8 @@ impl Monitor {
             Err(error) => Err(error.to_string()),
         };
         let started = prepared.and_then(|(argv, held, servers)| {
-            self.hold(held);
+            self.hold(held.images);
+            self.claim(held.devices);
             self.know(spec);
             self.observe(Observed::Accepted { accel: spec.accel });
             self.serve_dhcp(servers);
@@ -574,6 +579,13 @@ impl Monitor {
         self.disks = disks.into_iter().map(Arc::new).collect();
         if !self.disks.is_empty() {
             self.lookout.spawn(writer::taken(self.disks.clone()));
+        }
+    }
+
+    /// So it is with these devices.
+    fn claim(&mut self, devices: Vec<Claim>) {
+        if !devices.is_empty() {
+            self.lookout.spawn(writer::keep(devices));
         }
     }
 

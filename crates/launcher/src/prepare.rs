@@ -8,7 +8,7 @@ use crate::pinning;
 use crate::receive;
 use crate::spec::{DiskSource, DiskSpec, MachineSpec};
 use crate::tpm;
-use crate::writer::{Held, TakeError};
+use crate::writer::{Claim, Held, TakeError};
 use rustix::fs::CWD;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
@@ -45,17 +45,32 @@ pub(crate) enum PrepareError {
     Write { path: PathBuf, source: std::io::Error },
 }
 
+/// The disks that a machine may write from its start on, and nobody else.
+#[derive(Debug, Default)]
+pub(crate) struct Disks {
+    /// Images with records.
+    pub images: Vec<Held>,
+    /// Block devices.
+    pub devices: Vec<Claim>,
+}
+
 /// Prepares `spec` and returns QEMU's command line, with the disks that it may write from now on.
-pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<String>, Vec<Held>), PrepareError> {
+pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<String>, Disks), PrepareError> {
     let directory = layout.machine_dir();
     let write = |path: PathBuf| move |source| PrepareError::Write { path, source };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(write(directory.clone()))?;
     // Before an image is even made.
-    let mut held = Vec::new();
-    for (name, image) in exclusive(spec) {
+    let mut held = Disks::default();
+    let refused = |disk: &str| {
+        let disk = disk.to_owned();
+        move |source| PrepareError::Taken { disk, source }
+    };
+    for (name, device) in devices(spec) {
+        held.devices.push(Claim::take(device).await.map_err(refused(name))?);
+    }
+    for (name, image) in images(spec) {
         let Some(writer) = spec.writer() else { break };
-        let taken = Held::take(image, &writer).await;
-        held.push(taken.map_err(|source| PrepareError::Taken { disk: name.to_owned(), source })?);
+        held.images.push(Held::take(image, &writer).await.map_err(refused(name))?);
     }
     let mut backings = Vec::with_capacity(spec.disks.len());
     for (index, disk) in spec.disks.iter().enumerate() {
@@ -84,18 +99,35 @@ pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<
     Ok((argv, held))
 }
 
-/// The disks with records, and their images. A block device has no room beside it. Variables that outlive the machine are
-/// written by one run at a time as a disk is.
+/// The disks that have one writer at a time, and what is behind them. Variables that outlive the machine are written by one run
+/// at a time as a disk is.
 fn exclusive(spec: &MachineSpec) -> impl Iterator<Item = (&str, &Path)> {
-    let is_device = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
-    let images = spec.disks.iter().filter_map(|disk| Some((disk.name.as_str(), disk.exclusive_image()?)));
-    let images = images.chain(spec.board.nvram.iter().map(|kept| (NVRAM, kept.as_path())));
-    images.filter(move |(_, image)| !is_device(image))
+    let disks = spec.disks.iter().filter_map(|disk| Some((disk.name.as_str(), disk.exclusive_image()?)));
+    disks.chain(spec.board.nvram.iter().map(|kept| (NVRAM, kept.as_path())))
 }
 
-/// The disks that a machine which runs already has, for a monitor that takes over.
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+/// Those with records. A block device has no room beside it.
+fn images(spec: &MachineSpec) -> impl Iterator<Item = (&str, &Path)> {
+    exclusive(spec).filter(|(_, path)| !is_device(path))
+}
+
+/// Those that are block devices.
+fn devices(spec: &MachineSpec) -> impl Iterator<Item = (&str, &Path)> {
+    exclusive(spec).filter(|(_, path)| is_device(path))
+}
+
+/// The block devices that a machine which runs already has, for a monitor that takes over.
+pub(crate) fn claimed(spec: &MachineSpec) -> Vec<PathBuf> {
+    devices(spec).map(|(_, device)| device.to_owned()).collect()
+}
+
+/// The images that a machine which runs already has, for a monitor that takes over.
 pub(crate) fn resume(spec: &MachineSpec) -> Vec<Held> {
-    let resumed = exclusive(spec).filter_map(|(disk, image)| match Held::resume(image, &spec.writer()?) {
+    let resumed = images(spec).filter_map(|(disk, image)| match Held::resume(image, &spec.writer()?) {
         Ok(held) => Some(held),
         Err(error) => {
             tracing::error!(%error, disk, "who writes the disk cannot be followed");

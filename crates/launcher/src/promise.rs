@@ -8,8 +8,11 @@
 //! The time is the machine's own clock since its boot, suspended time included, so that no jump of the wall clock
 //! matters and all processes of the machine mean the same.
 
+use crate::receive;
+use rustix::fs::{CWD, OFlags};
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +40,22 @@ pub fn now_ns() -> u64 {
 /// promise holds then.
 pub fn write(path: &Path, until_ns: u64) -> io::Result<()> {
     let _turn = Turn::take(path)?;
-    crate::prepare::replace(path, until_ns.to_string().as_bytes())
+    let text = until_ns.to_string();
+    match crate::prepare::replace(path, text.as_bytes()) {
+        // Who fills the node's disk does not end its guests by that.
+        Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            write_over(path, &text).map_err(|_| error)
+        }
+        other => other,
+    }
+}
+
+/// Writes over what is there, which takes no room. Who reads in the midst of it may see digits of both, until he looks again.
+fn write_over(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.to_str().ok_or(ErrorKind::InvalidInput)?;
+    let file = receive::open(CWD, name, OFlags::WRONLY)?;
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(u64::try_from(text.len()).map_err(io::Error::other)?)
 }
 
 /// The right to write a file, until it is dropped. Nobody waits for it: whoever did would hang with the one who has it.
@@ -48,7 +66,7 @@ impl<'a> Turn<'a> {
         if Self::writing().insert(path.to_path_buf()) {
             return Ok(Self(path));
         }
-        Err(io::Error::new(io::ErrorKind::WouldBlock, "the last one is still being written"))
+        Err(io::Error::new(ErrorKind::WouldBlock, "the last one is still being written"))
     }
 
     fn writing() -> MutexGuard<'static, BTreeSet<PathBuf>> {
@@ -68,10 +86,10 @@ impl Drop for Turn<'_> {
 /// The file cannot be read, or is damaged: nobody knows.
 pub fn read(path: &Path) -> io::Result<Option<u64>> {
     let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
-    text.trim().parse().map(Some).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no time"))
+    text.trim().parse().map(Some).map_err(|_| io::Error::new(ErrorKind::InvalidData, "no time"))
 }
 
 /// Whether the guest may not run (any more). What cannot be read allows nothing: a guest that stops once too often is
@@ -98,6 +116,7 @@ pub(crate) async fn over(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[tokio::test]
     async fn a_promise_holds_until_its_time_and_damage_allows_nothing() {
@@ -147,6 +166,47 @@ mod tests {
                 assert!(read(&path).expect("whole").is_some());
             }
         });
+    }
+
+    /// A small file system. It ends with the value.
+    struct Small(tempfile::TempDir);
+
+    impl Small {
+        fn new() -> Self {
+            let small = Self(tempfile::tempdir().expect("a directory"));
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", "size=16k", "small"]).arg(small.0.path());
+            assert!(mount.status().expect("mount runs").success(), "mounted (as root)");
+            small
+        }
+    }
+
+    impl Drop for Small {
+        fn drop(&mut self) {
+            let status = Command::new("umount").arg(self.0.path()).status().expect("umount runs");
+            assert!(status.success());
+        }
+    }
+
+    #[test]
+    fn a_promise_needs_no_room() {
+        let small = Small::new();
+        let path = small.0.path().join("promise");
+        write(&path, 99).expect("written");
+        let full = std::fs::write(small.0.path().join("other"), "0".repeat(64 << 10));
+        assert_eq!(full.map_err(|error| error.kind()), Err(io::ErrorKind::StorageFull));
+        for until_ns in [100, 2000] {
+            write(&path, until_ns).expect("written all the same");
+            assert_eq!(read(&path).expect("a time"), Some(until_ns));
+        }
+        // What was not there before is not made, and no link is followed.
+        let elsewhere = tempfile::NamedTempFile::new().expect("a file");
+        let link = small.0.path().join("link");
+        std::os::unix::fs::symlink(elsewhere.path(), &link).expect("linked");
+        for path in [small.0.path().join("none"), link] {
+            assert_eq!(write(&path, 5).map_err(|error| error.kind()), Err(io::ErrorKind::StorageFull));
+        }
+        assert_eq!(std::fs::read_to_string(elsewhere.path()).expect("read"), "");
     }
 
     #[test]

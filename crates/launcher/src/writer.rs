@@ -15,14 +15,17 @@
 //!
 //! The lock (`flock`, which file systems of several nodes pass on) is held by the monitor and tells the living from the dead,
 //! where it works; the record counts where it does not. Beneath both lies QEMU's own lock on the image. Disks that are to have
-//! several writers (`shareable`) have no record, nor do block devices, which have no room for one.
+//! several writers (`shareable`) have no record, nor do block devices, which have no room for one, and are claimed instead
+//! (`devices`).
 
+mod devices;
 mod files;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use devices::{Claim, keep, retake};
 pub(crate) use files::{Held, TakeError, taken};
 
 /// How often a monitor looks whether it has still the last word.

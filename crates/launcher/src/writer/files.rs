@@ -33,6 +33,10 @@ pub(crate) enum TakeError {
     Held(PathBuf),
     #[error("the record {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error("somebody else on this node has the device {}", .0.display())]
+    Claimed(PathBuf),
+    #[error("the device {}: {source}", path.display())]
+    Device { path: PathBuf, source: io::Error },
 }
 
 /// A disk that this process's guest writes.

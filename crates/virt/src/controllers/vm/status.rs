@@ -13,7 +13,7 @@ use carrack_types::well_known::kubevirt::VM_GENERATION_ANNOTATION;
 use serde_json::{Value, json};
 
 use super::size::Trouble;
-use super::strategy::{Act, decide, is_outdated};
+use super::strategy::{Act, decide, is_outdated, wanted};
 use super::{World, instance, start_failure, started_revision};
 use crate::identity::start_revision_name;
 
@@ -54,8 +54,9 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     };
     status.start_failure = start_failure::after(vm, instance, now);
     status.state_change_requests = open_requests(vm, instance);
-    // A strategy counts as acted on when what it asks for is there.
-    if vm.run_strategy() != status.run_strategy && (instance.is_some() || !wants_start(vm)) {
+    // A strategy counts as acted on when what it asks for is there, and not when a restore holds it up.
+    let is_asked = matches!(wanted(vm, None), Act::Start { .. });
+    if vm.run_strategy() != status.run_strategy && (instance.is_some() || !is_asked) {
         status.run_strategy = vm.run_strategy().to_owned();
     }
     if let Ok(size) = &world.size

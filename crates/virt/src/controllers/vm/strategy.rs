@@ -39,7 +39,7 @@ pub(super) fn decide(vm: &VirtualMachine, instance: Option<&VirtualMachineInstan
 }
 
 /// What the strategy asks for. Strategies are KubeVirt's (<https://kubevirt.io/user-guide/compute/run_strategies/>).
-fn wanted(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act {
+pub(super) fn wanted(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act {
     let stop = instance.and_then(|vmi| stop_request(vm, vmi));
     let start = start_request(vm);
     let paused = start.is_some_and(is_paused);

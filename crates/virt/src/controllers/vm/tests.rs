@@ -313,6 +313,19 @@ fn printable_status() {
     check(vm(json!({"runStrategy": "Manual"}), json!({})), Some(vmi("Succeeded", ran)), "Stopped");
 }
 
+/// A restore holds up what a strategy asks for, and does not carry it out: a machine that got its strategy just before starts after it.
+#[test]
+fn a_strategy_that_a_restore_holds_up_is_not_acted_on() {
+    for strategy in ["RerunOnFailure", "Once", "Always"] {
+        let held = json!({"runStrategy": "Halted", "restoreInProgress": "r"});
+        let told = plan(vm(json!({"runStrategy": strategy}), held), None);
+        assert_eq!(acts(&told), STATUS, "{strategy}");
+        assert!(status_of(&told).get("runStrategy").is_none(), "{strategy}: {told:?}");
+        let free = plan(vm(json!({"runStrategy": strategy}), json!({"runStrategy": "Halted"})), None);
+        assert_eq!(acts(&free), START, "{strategy}");
+    }
+}
+
 /// A guest that was asked to stop is not started again, however it ended; one that failed by itself is.
 #[test]
 fn only_what_failed_by_itself_is_run_again() {

@@ -351,7 +351,9 @@ fn clear_up(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, now: Ti
     let over_since = new.status.as_ref().and_then(|status| status.phase_transition_timestamps.last());
     let over_since = over_since.and_then(|last| last.phase_transition_timestamp.as_ref()).map(Time::from);
     let patience = if goes { LAUNCHER_END } else { POD_END };
-    let left = over_since.map_or(Duration::ZERO, |since| (since + patience).since(now));
+    // By its node's clock. What that says is of no use where it is far ahead of this one.
+    let left = over_since.map(|since| (since + patience).since(now)).filter(|left| *left <= patience * 2);
+    let left = left.unwrap_or_default();
     let had_guest = !world.vmi.status.as_ref().is_none_or(|status| status.node_name.is_empty());
     if had_guest
         && left > Duration::ZERO

@@ -306,6 +306,11 @@ fn phases() {
         None,
         0,
     );
+    let ahead = Time::from_unix_s(1_003_600).rfc3339();
+    let ahead = json!({"status": {"nodeName": "n1", "phaseTransitionTimestamps": [
+        {"phase": "Succeeded", "phaseTransitionTimestamp": ahead}]}});
+    let ahead = vmi("Succeeded", ahead);
+    check("its node's clock is an hour ahead: it is not waited for", ahead, Some(pod("running", json!({}))), None, 1);
     let disks = Some(pod("ended", json!({"status": {"phase": "Running"}})));
     check("just final: what holds its disks ends, too", vmi("Succeeded", just.clone()), disks.clone(), None, 0);
     let gone = vmi("Succeeded", json!({"metadata": deleting["metadata"], "status": just["status"]}));

@@ -470,7 +470,11 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
     }
     let mut machine = match spec::machine(seen.vmi, pod, prepared, spec::accel(pod, seen.accel), seen.now) {
         Ok(machine) => machine,
-        Err(why) => return Act::Fail(why),
+        Err(why) => {
+            // What it lacks, such as a key of a Secret, may be there when it is looked at once more.
+            guest.prepared = None;
+            return Act::Fail(why);
+        }
     };
     let node = seen.vmi.status.as_ref().map_or_else(String::new, |status| status.node_name.clone());
     machine.run = Some(Run { epoch: guest.record.epoch, node });
@@ -482,7 +486,10 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
 }
 
 fn shut_down(guest: &mut Guest, seen: &Seen<'_>, place: &Place) -> Act {
-    let since = *guest.record.shutdown_since_ns.get_or_insert(seen.now.0);
+    // A handler before this one may have had a clock that was far ahead.
+    let is_sound = |since: &i64| Time(*since).since(seen.now) <= PRESS_PERIOD;
+    let since = guest.record.shutdown_since_ns.filter(is_sound).unwrap_or(seen.now.0);
+    guest.record.shutdown_since_ns = Some(since);
     if guest.saved.as_ref() != Some(&guest.record) {
         return Act::Save(guest.record.clone());
     }

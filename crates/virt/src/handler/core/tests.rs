@@ -511,6 +511,51 @@ fn deletion_presses_the_power_button_then_waits_then_kills() {
     assert_eq!(rig.events.iter().filter(|reason| *reason == "ShuttingDown").count(), 1);
 }
 
+/// It is waited for no longer than the grace, whatever the clock of a handler before this one said.
+#[test]
+fn a_shutdown_that_began_in_the_future_begins_now() {
+    let mut rig = Rig::with_instance("Running");
+    let ahead = (rig.now + Duration::from_secs(3600)).0;
+    let (namespace, name) = ("ns".to_owned(), "demo".to_owned());
+    let record =
+        Record { namespace, name, place: place(), started: true, shutdown_since_ns: Some(ahead), ..Record::default() };
+    rig.change(VMI, |vmi| vmi["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    rig.start(vec![record]);
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.domain(Phase::Running, None);
+    let Op::Save(record) = rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done)) else { panic!("no record") };
+    assert_eq!(record.shutdown_since_ns, Some(rig.now.0));
+    for seconds in [0, 5, 5] {
+        rig.pass(Duration::from_secs(seconds));
+        rig.answer(|op| matches!(op, Op::Call(_, Call::Shutdown)), Ok(Reply::Done));
+    }
+    rig.pass(Duration::from_secs(2));
+    rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
+}
+
+/// Somebody may mend the Secret: what was read of it before is not what counts.
+#[test]
+fn what_does_not_do_is_made_ready_anew() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.change(VMI, |vmi| {
+        let disk = |name: &str| json!({"name": name, "disk": {"bus": "virtio"}});
+        vmi["spec"]["domain"]["devices"]["disks"] = json!([disk("root"), disk("init")]);
+        vmi["spec"]["volumes"] = json!([{"name": "root", "containerDisk": {"image": "x"}},
+            {"name": "init", "cloudInitNoCloud": {"secretRef": {"name": "s"}}}]);
+    });
+    rig.start(Vec::new());
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.domain(Phase::Waiting, None);
+    rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::default())));
+    assert!(rig.told.iter().any(|told| told.contains("has no key userdata")), "{:?}", rig.told);
+    rig.pass(Duration::from_secs(1));
+    let files = BTreeMap::from([("userdata".to_owned(), b"#cloud-config".to_vec())]);
+    let mended = Prepared { secrets: BTreeMap::from([("init-udata".to_owned(), files)]), ..Prepared::default() };
+    rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::new(mended))));
+    rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done));
+    rig.expect(|op| matches!(op, Op::Call(_, Call::Sync(_))));
+}
+
 #[test]
 fn a_guest_without_a_power_button_is_ended_at_once() {
     let mut rig = Rig::with_instance("Scheduled");
