@@ -201,11 +201,12 @@ pub struct Filtered {
     pub hopeless: BTreeMap<String, String>,
 }
 
-/// Reads a filter's answer.
+/// Reads a filter's answer. One that knows nodes by name answers with names, another with nodes: what else is there counts only where
+/// that list is missing.
 ///
 /// # Errors
 /// It says that it failed, or says nothing that can be read.
-pub fn read_filter(body: &[u8]) -> Result<Filtered, String> {
+pub fn read_filter(body: &[u8], node_cache_capable: bool) -> Result<Filtered, String> {
     let value = parse(body)?;
     error_in(&value)?;
     let reasons = |name: &str| -> BTreeMap<String, String> {
@@ -219,8 +220,8 @@ pub fn read_filter(body: &[u8]) -> Result<Filtered, String> {
         list.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
     };
     let accepted = match (field(&value, "NodeNames"), field(&value, "Nodes")) {
-        (Some(names), _) => strings(names),
-        (None, Some(list)) => {
+        (Some(names), list) if node_cache_capable || list.is_none() => strings(names),
+        (_, Some(list)) => {
             let items = field(list, "items").and_then(Value::as_array);
             items
                 .into_iter()
@@ -228,7 +229,7 @@ pub fn read_filter(body: &[u8]) -> Result<Filtered, String> {
                 .filter_map(|n| n.pointer("/metadata/name")?.as_str().map(str::to_owned))
                 .collect()
         }
-        (None, None) => Vec::new(),
+        (_, None) => Vec::new(),
     };
     Ok(Filtered { accepted, failed: reasons("FailedNodes"), hopeless: reasons("FailedAndUnresolvableNodes") })
 }
@@ -310,9 +311,11 @@ mod tests {
     #[test]
     fn answers_are_read_as_go_would() {
         let check = |body: &str, accepted: &[&str], failed: &[&str]| {
-            let read = read_filter(body.as_bytes()).expect("an answer");
-            assert_eq!(read.accepted, accepted, "{body}");
-            assert_eq!(read.failed.keys().collect::<Vec<_>>(), failed, "{body}");
+            for node_cache_capable in [false, true] {
+                let read = read_filter(body.as_bytes(), node_cache_capable).expect("an answer");
+                assert_eq!(read.accepted, accepted, "{body}");
+                assert_eq!(read.failed.keys().collect::<Vec<_>>(), failed, "{body}");
+            }
         };
         check(r#"{"NodeNames": ["a"], "Nodes": null, "FailedNodes": {"b": "full"}}"#, &["a"], &["b"]);
         check(r#"{"nodenames": ["a"], "failednodes": null}"#, &["a"], &[]);
@@ -321,11 +324,16 @@ mod tests {
         check("{}", &[], &[]);
         check(r#"{"NodeNames": 7, "Nodes": "x", "FailedNodes": []}"#, &[], &[]);
         assert_eq!(
-            read_filter(br#"{"NodeNames": ["a"], "Error": "no"}"#),
+            read_filter(br#"{"NodeNames": ["a"], "Error": "no"}"#, true),
             Err("no".to_owned()),
             "an error beats lists"
         );
-        assert!(read_filter(b"<html>").is_err());
+        assert!(read_filter(b"<html>", true).is_err());
+        // Of both lists, the one counts that is in the form in which it was asked.
+        for (node_cache_capable, expected) in [(false, "b"), (true, "a")] {
+            let both = br#"{"NodeNames": ["a"], "Nodes": {"items": [{"metadata": {"name": "b"}}]}}"#;
+            assert_eq!(read_filter(both, node_cache_capable).expect("an answer").accepted, [expected]);
+        }
         assert_eq!(
             read_scores(br#"[{"Host": "a", "Score": 99}, {"host": "b", "score": -1}, 3]"#).expect("scores"),
             BTreeMap::from([("a".to_owned(), 10), ("b".to_owned(), 0)])

@@ -117,11 +117,15 @@ impl Past {
         let recent = |window: Duration| {
             self.recommended.iter().filter(move |(_, at)| now.since(*at) < window).map(|(replicas, _)| *replicas)
         };
-        // Where no behaviour is said, the highest recommendation counts on the way up, too.
-        let (stable, words) = if behavior.is_some() && desired >= current {
-            (recent(slow_up).fold(desired, i32::min), UP_STABILIZED)
+        let most = recent(slow_down).fold(desired, i32::max);
+        let (stable, words) = if behavior.is_some() {
+            // What there is stays unless all that was recommended lately asks for more, or all of it for less. So neither window can
+            // turn the way that a number goes (`stabilizeRecommendationWithBehaviors`).
+            let least = recent(slow_up).fold(desired, i32::min);
+            (current.clamp(least, most), if desired >= current { UP_STABILIZED } else { DOWN_STABILIZED })
         } else {
-            (recent(slow_down).fold(desired, i32::max), DOWN_STABILIZED)
+            // Where no behaviour is said, the highest recommendation counts on the way up, too.
+            (most, DOWN_STABILIZED)
         };
         self.recommended.retain(|(_, at)| now.since(*at) < slow_up.max(slow_down));
         self.recommended.push((desired, now));
@@ -142,37 +146,40 @@ impl Past {
         now: Time,
     ) -> (i32, Words) {
         if desired > current {
-            let fastest = up.map_or(range.max, |rules| fastest(current, &self.grown, rules, 1, now)).max(current);
+            let fastest = up.map_or(range.max, |rules| self.fastest(current, rules, 1, now)).max(current);
             let (most, why) = if range.max > fastest { (fastest, TOO_FAST_UP) } else { (range.max, TOO_MANY) };
             return if desired > most { (most, why) } else { (desired, WITHIN) };
         }
-        let fastest = down.map_or(range.min, |rules| fastest(current, &self.shrunk, rules, -1, now)).min(current);
+        let fastest = down.map_or(range.min, |rules| self.fastest(current, rules, -1, now)).min(current);
         let (least, why) = if range.min < fastest { (fastest, TOO_FAST_DOWN) } else { (range.min, TOO_FEW) };
         if desired < least && desired < current { (least, why) } else { (desired, WITHIN) }
     }
-}
 
-/// How far policies let a number go by now that `events` have changed: up (1) or down (-1).
-fn fastest(current: i32, events: &[(i32, Time)], rules: &HPAScalingRules, way: i32, now: Time) -> i32 {
-    let policies = rules.policies.iter().flatten();
-    let reached = policies.map(|policy| {
-        let before = current.saturating_sub(way.saturating_mul(within(events, seconds(policy.period_seconds), now)));
-        if policy.type_ == "Pods" {
-            return before.saturating_add(way.saturating_mul(policy.value));
-        }
-        let share = 1.0 + f64::from(way) * f64::from(policy.value) / 100.0;
-        let reached = f64::from(before) * share;
-        // Rounded so that a number that may change at all does: up to one more, down to one less.
-        (if way > 0 { reached.ceil() } else { reached.floor() }) as i32
-    });
-    // The least change, or the greatest.
-    let least = rules.select_policy.as_deref() == Some("Min");
-    let reached = match rules.select_policy.as_deref() {
-        Some("Disabled") => None,
-        _ if least == (way > 0) => reached.min(),
-        _ => reached.max(),
-    };
-    reached.unwrap_or(current)
+    /// How far policies let a number go by now: up (1) or down (-1). Each counts from what there was when its period began, so what
+    /// was taken away since may come back beside what may be added, and the other way round.
+    fn fastest(&self, current: i32, rules: &HPAScalingRules, way: i32, now: Time) -> i32 {
+        let policies = rules.policies.iter().flatten();
+        let reached = policies.map(|policy| {
+            let period = seconds(policy.period_seconds);
+            let [grown, shrunk] = [&self.grown, &self.shrunk].map(|events| within(events, period, now));
+            let before = current.saturating_sub(grown).saturating_add(shrunk);
+            if policy.type_ == "Pods" {
+                return before.saturating_add(way.saturating_mul(policy.value));
+            }
+            let share = 1.0 + f64::from(way) * f64::from(policy.value) / 100.0;
+            let reached = f64::from(before) * share;
+            // Rounded so that a number that may change at all does: up to one more, down to one less.
+            (if way > 0 { reached.ceil() } else { reached.floor() }) as i32
+        });
+        // The least change, or the greatest.
+        let least = rules.select_policy.as_deref() == Some("Min");
+        let reached = match rules.select_policy.as_deref() {
+            Some("Disabled") => None,
+            _ if least == (way > 0) => reached.min(),
+            _ => reached.max(),
+        };
+        reached.unwrap_or(current)
+    }
 }
 
 /// What a number becomes whose autoscaler says nothing of its behaviour.
@@ -273,6 +280,13 @@ mod tests {
         check(&up(json!({"policies": both, "selectPolicy": "Disabled"})), 2, &[(0, 20, 2, OK, "ScaleUpLimit")]);
         // What grows by less than one grows by one.
         check(&up(json!({"policies": [percent(10, 15)]})), 3, &[(0, 9, 4, OK, "ScaleUpLimit")]);
+        // What went in the same time may come back, and what came may go.
+        let rules = |most: i32| json!({"policies": [pods(most, 60)], "stabilizationWindowSeconds": 0});
+        check(
+            &json!({"scaleUp": rules(2), "scaleDown": rules(10)}),
+            12,
+            &[(0, 4, 4, OK, IN), (15, 20, 14, OK, "ScaleUpLimit"), (30, 2, 2, OK, IN)],
+        );
         let down = |rules: Value| json!({"scaleDown": rules, "scaleUp": {"stabilizationWindowSeconds": 0}});
         let both = [pods(2, 60), percent(50, 60)];
         check(
@@ -316,6 +330,20 @@ mod tests {
                 (195, 3, 4, DOWN, IN),
                 (400, 3, 3, OK, IN),
             ],
+        );
+        // What was recommended less a while ago takes nothing away when more is asked for now, and what was recommended more adds
+        // nothing when less is.
+        check(
+            &json!({"scaleUp": all(60), "scaleDown": all(300)}),
+            10,
+            &[(0, 10, 10, OK, IN), (15, 4, 10, DOWN, IN), (30, 12, 10, UP, IN), (75, 12, 12, OK, IN)],
+        );
+        let one =
+            json!({"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}], "stabilizationWindowSeconds": 0});
+        check(
+            &json!({"scaleUp": one, "scaleDown": all(300)}),
+            5,
+            &[(0, 20, 6, OK, "ScaleUpLimit"), (15, 3, 6, DOWN, IN), (75, 3, 6, DOWN, IN)],
         );
         // Where nothing is said of going down, it is five minutes.
         let unsaid = json!({"scaleUp": all(0), "scaleDown": {"policies": all(0)["policies"]}});

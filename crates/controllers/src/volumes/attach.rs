@@ -26,7 +26,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::{Attachable, FLEX_ATTACHES, UNIQUE_NAME};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -37,8 +37,8 @@ use serde_json::json;
 use super::binder::{BY_REFERENCE, by_reference};
 use super::is_bound_to;
 use super::told::{
-    Detaching, LOOK_AGAIN, attached_names, by_node, follow, may_attach_to, node_of_attachment, reports_in_use, tell,
-    unique_of,
+    Detaching, LOOK_AGAIN, attached_names, by_node, follow, may_attach_to, node_of_attachment, not_attached,
+    reports_in_use, tell, unique_of,
 };
 use crate::pods::{self, BY_CLAIM, BY_NODE};
 
@@ -277,6 +277,17 @@ impl Controller for AttachDetach {
             plan = plan.then(more);
         }
         plan
+    }
+    /// The pod waits for its volume: it says why nobody is asked to attach it (a webhook refuses that, say).
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
+        let Some(disk) = Attachable::of(volume).filter(|_| matches!(refusal.write, Write::Create { .. })) else {
+            return Plan::none();
+        };
+        let name = refusal.write.key().name;
+        let waiting = wanted(volume, view).into_iter().filter(|(node, _)| disk.attachment(node) == name);
+        waiting
+            .fold(Plan::none(), |plan, (_, pod)| plan.event(not_attached(pod, volume.name(), &refusal.error.message)))
     }
     fn begin(&mut self) {
         self.0.begin();

@@ -2,7 +2,7 @@
 //! caches of different age act in any order: no disk is taken from a node that uses it.
 
 use carrack_engine::testing::Caches;
-use carrack_engine::{Absent, Rng, Write};
+use carrack_engine::{Absent, Rng, StatusError, Write};
 use carrack_types::volume::{DEAD_USERS, FLEX_ATTACHER, VOLUME_USERS, attachment_name, flex_attachment_name};
 use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::{Value, json};
@@ -229,6 +229,19 @@ fn single_decisions() {
     let view = caches(&going, &[pod("p", "a")], &nodes, &[]);
     let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &view.view(), Time::default());
     assert_eq!(crate::testing::words(&plan), give());
+}
+
+#[test]
+fn a_pod_whose_attachment_is_refused_says_why() {
+    let pods = [pod("p", "a"), pod("q", "b")];
+    let caches = caches(&volume(), &pods, &[node("a", false, false), node("b", false, false)], &[]);
+    let write = Plan::none().create(&of::<VolumeAttachment>(attachment("a", false))).writes.remove(0);
+    let error = StatusError { code: 403, message: "not here".into(), ..StatusError::default() };
+    let refusal = Refusal { write: &write, error: &error };
+    let plan = AttachDetach::default().refused(&Key::new("", "v"), &caches.view(), &refusal, Time::default());
+    assert!(plan.writes.is_empty());
+    let told: Vec<_> = plan.events.iter().map(|e| (e.regarding.name.as_deref(), e.message.as_str())).collect();
+    assert_eq!(told, [(Some("p"), "AttachVolume.Attach failed for volume \"v\" : not here")]);
 }
 
 /// Upstream's tests make the CSIDriver when a pod of it waits already ("should bringup pod after deploying CSIDriver attach=false",

@@ -1,7 +1,7 @@
 //! Makes the claims of pods' ephemeral volumes: `pod-volume`, owned by the pod, so that it goes with it
 //! (pkg/controller/volume/ephemeral). A claim of that name that belongs to somebody else is never taken.
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View, controller_ref};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write, controller_ref};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -71,10 +71,20 @@ impl Controller for EphemeralVolumes {
         }
         plan
     }
+    /// The pod waits for its claim: it says why there is none (a quota that is full, say).
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let created = matches!(refusal.write, Write::Create { .. });
+        let Some(pod) = view.get::<Pod>(&key.namespace, &key.name).filter(|_| created) else { return Plan::none() };
+        let name = refusal.write.key().name;
+        let volume = name.strip_prefix(&format!("{}-", pod.name())).unwrap_or(&name);
+        let why = format!("ephemeral volume {volume}: create PVC {name}: {}", refusal.error.message);
+        Plan::none().event(EventRecord::warning(pod.as_ref(), "FailedBinding", why))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use carrack_engine::StatusError;
     use carrack_engine::testing::Caches;
     use serde_json::{Value, json};
 
@@ -102,5 +112,19 @@ mod tests {
         assert_eq!(look(vec![claim("p1")]), (none(), none()));
         let why = "FailedBinding: ephemeral volume data: PVC ns/p-data was not created for pod ns/p (pod is not owner)";
         assert_eq!(look(vec![claim("p0")]), (none(), vec![why.to_owned()]));
+    }
+
+    #[test]
+    fn a_pod_whose_claim_is_refused_says_why() {
+        let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p1"}, "spec": {"containers": []}});
+        let caches = Caches::new().with::<Pod>([of(pod)]);
+        let claim: PersistentVolumeClaim = of(json!({"metadata": {"namespace": "ns", "name": "p-data"}}));
+        let write = Plan::none().create(&claim).writes.remove(0);
+        let error = StatusError { code: 403, message: "exceeded quota".into(), ..StatusError::default() };
+        let (key, refusal) = (Key::new("ns", "p"), Refusal { write: &write, error: &error });
+        let plan = EphemeralVolumes::default().refused(&key, &caches.view(), &refusal, Time::default());
+        assert!(plan.writes.is_empty());
+        let told: Vec<_> = plan.events.iter().map(|e| (e.reason.as_str(), e.message.as_str())).collect();
+        assert_eq!(told, [("FailedBinding", "ephemeral volume data: create PVC p-data: exceeded quota")]);
     }
 }

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::Object as _;
 use carrack_types::volume::{
     FLEX_ATTACHER, FLEX_ATTACHES, UNIQUE_NAME, flex_attachment_name, flex_of_unique_name, flex_unique_name,
@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, FlexVolumeSource, No
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::told::{Detaching, LOOK_AGAIN, by_node, follow, may_attach_to, node_of_attachment};
+use super::told::{Detaching, LOOK_AGAIN, by_node, follow, may_attach_to, node_of_attachment, not_attached};
 use crate::pods::{self, BY_NODE};
 
 /// Name of the index of pods by the FlexVolumes that they bring, as nodes report them.
@@ -192,6 +192,16 @@ impl Controller for InlineAttachDetach {
             }
         }
         plan
+    }
+    /// The pod waits for its volume: it says why nobody is asked to attach it (a webhook refuses that, say).
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+        let unique = key.name.as_str();
+        let created = matches!(refusal.write, Write::Create { .. });
+        let Some((_, volume)) = flex_of_unique_name(unique).filter(|_| created) else { return Plan::none() };
+        let name = refusal.write.key().name;
+        let waiting = by_node(view.cache::<Pod>().by_index(BY_FLEX, unique));
+        let waiting = waiting.into_iter().filter(|(node, _)| flex_attachment_name(unique, node) == name);
+        waiting.fold(Plan::none(), |plan, (_, pod)| plan.event(not_attached(pod, volume, &refusal.error.message)))
     }
     fn begin(&mut self) {
         self.0.begin();

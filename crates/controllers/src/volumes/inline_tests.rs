@@ -1,8 +1,8 @@
 //! Single decisions about FlexVolumes that pods bring themselves, as a table. What begins and ends an attachment in any order
 //! of events is shown with volumes of claims (`attach_tests.rs`); the simulator has both.
 
-use carrack_engine::Write;
 use carrack_engine::testing::Caches;
+use carrack_engine::{StatusError, Write};
 use serde_json::{Value, json};
 
 use super::super::told::MANAGED;
@@ -203,4 +203,17 @@ fn carelessness_is_found() {
         Time::default(),
     );
     assert_eq!(words(&plan), ["patch a/status volumesAttached=[]"]);
+}
+
+#[test]
+fn a_pod_whose_attachment_is_refused_says_why() {
+    let pods = [pod("p", "a", Some("v/d")), pod("q", "b", Some("v/d"))];
+    let caches = Caches::new().with_index::<Pod>(BY_FLEX, by_flex).with::<Pod>(pods.map(of));
+    let write = Plan::none().create(&of::<VolumeAttachment>(attached("a"))).writes.remove(0);
+    let error = StatusError { code: 403, message: "not here".into(), ..StatusError::default() };
+    let refusal = Refusal { write: &write, error: &error };
+    let plan = InlineAttachDetach::default().refused(&Key::new("", UNIQUE), &caches.view(), &refusal, Time::default());
+    assert!(plan.writes.is_empty());
+    let told: Vec<_> = plan.events.iter().map(|e| (e.regarding.name.as_deref(), e.message.as_str())).collect();
+    assert_eq!(told, [(Some("p"), "AttachVolume.Attach failed for volume \"x\" : not here")]);
 }

@@ -191,6 +191,12 @@ impl Detaching {
     }
 }
 
+/// Tells a pod why a volume of it is not attached.
+pub(super) fn not_attached(pod: &Pod, volume: &str, why: &str) -> EventRecord {
+    let text = format!("AttachVolume.Attach failed for volume {volume:?} : {why}");
+    EventRecord::warning(pod, "FailedAttachVolume", text)
+}
+
 /// Says to the node what is so, and to the pod what is wrong.
 pub(super) fn follow(
     attachment: &VolumeAttachment,
@@ -215,10 +221,7 @@ pub(super) fn follow(
         let plan = plan.resting_on(&Premise::unchanged(attachment));
         return plan.told(EventRecord::normal(pod, "SuccessfulAttachVolume", done));
     }
-    let failed = |why: String| {
-        let text = format!("AttachVolume.Attach failed for volume {volume:?} : {why}");
-        Plan::none().event(EventRecord::warning(pod, "FailedAttachVolume", text))
-    };
+    let failed = |why: String| Plan::none().event(not_attached(pod, volume, &why));
     if let Some(why) = status.attach_error.and_then(|e| e.message) {
         return failed(why);
     }

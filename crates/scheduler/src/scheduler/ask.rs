@@ -200,7 +200,8 @@ impl Scheduler {
         result: Result<Bytes, String>,
         fx: &mut Effects<Ask>,
     ) {
-        match result.and_then(|body| read_filter(&body)) {
+        let node_cache_capable = self.config.extenders[extender].node_cache_capable;
+        match result.and_then(|body| read_filter(&body, node_cache_capable)) {
             Ok(filtered) => {
                 let accepted: BTreeSet<&str> = filtered.accepted.iter().map(String::as_str).collect();
                 sort_out(&asking.nodes, &accepted, &filtered, &mut asking.refusals, &mut asking.refused);

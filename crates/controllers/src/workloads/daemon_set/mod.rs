@@ -45,7 +45,7 @@ pub(crate) struct Known<'a> {
     pub spec: &'a DaemonSetSpec,
     /// The hash of the template's revision.
     pub hash: String,
-    /// The pods by the node that they are for.
+    /// The pods that count, by the node that they are for.
     pub by_node: BTreeMap<String, Vec<Arc<Pod>>>,
     /// The nodes: whether a pod is to run there, and whether one that does may go on.
     pub nodes: Vec<(Arc<Node>, bool, bool)>,
@@ -228,8 +228,13 @@ fn known<'a>(
     now: Time,
 ) -> Known<'a> {
     let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
-    for pod in all {
-        by_node.entry(place::target(pod)).or_default().push(pod.clone());
+    // One that has ended and only waits to be removed is none any more, whoever keeps it. One for no certain node is none yet: it
+    // may be somebody else's that was adopted before it was bound (`getNodesToDaemonPods`).
+    for pod in all.iter().filter(|pod| !(pod.is_deleting() && pods::terminal(pod))) {
+        let node = place::target(pod);
+        if !node.is_empty() {
+            by_node.entry(node).or_default().push(pod.clone());
+        }
     }
     let model = place::model(set, spec);
     let nodes = view.cache::<Node>().iter().map(|node| {

@@ -27,9 +27,7 @@ pub(super) fn write(known: &Known<'_>) -> Plan {
     let (mut updated, mut available) = (0, 0);
     let mut plan = Plan::none();
     for (node, runs, _) in &known.nodes {
-        // One that has ended and only waits to be removed is none any more.
-        let mut here: Vec<_> =
-            known.on(node.name()).iter().filter(|p| !(p.is_deleting() && pods::terminal(p))).collect();
+        let mut here: Vec<_> = known.on(node.name()).iter().collect();
         if !*runs {
             new.number_misscheduled += i32::from(!here.is_empty());
             continue;

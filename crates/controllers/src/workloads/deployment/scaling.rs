@@ -9,12 +9,17 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use super::sets::Sets;
 use super::{Wanted, annotations, available, resize, spec_replicas};
 
-/// Whether the Deployment was scaled since its sets were.
+/// Whether the Deployment was scaled since its sets were. Where one that recreates its pods has several sets with pods, because it
+/// rolled them before, nothing is spread over these: its rollout takes the old ones away, and gives the template's its size.
+/// (Upstream's waits without end, see `scale` in pkg/controller/deployment/sync.go.)
 pub(crate) fn is_asked(wanted: Wanted<'_>, sets: &Sets) -> bool {
-    sets.all().into_iter().filter(|s| spec_replicas(s) > 0).any(|set| {
+    let active: Vec<&Arc<ReplicaSet>> = sets.all().into_iter().filter(|s| spec_replicas(s) > 0).collect();
+    let is_other = |set: &&Arc<ReplicaSet>| {
         let desired: Option<i32> = annotations::number(&set.metadata, annotations::DESIRED);
         desired.is_some_and(|desired| desired != wanted.replicas)
-    })
+    };
+    let is_between = wanted.is_recreate() && active.len() > 1;
+    !is_between && active.iter().any(is_other)
 }
 
 /// Scales the sets to what the Deployment asks for. None grows while one has pods that it is to remove: those would come on top.

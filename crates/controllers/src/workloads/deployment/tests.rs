@@ -176,6 +176,19 @@ fn check_part(max: Option<&str>, now_there: u32, expected: &[(&str, u64)]) {
     assert_eq!(found, expected, "{max:?} {now_there}");
 }
 
+/// Its strategy and its size are changed in one write, while it rolls.
+#[test]
+fn a_deployment_that_is_to_recreate_its_pods_goes_on_from_the_middle_of_a_rollout() {
+    let mut changed = deployment(2, 20, json!({"deployment.kubernetes.io/revision": "2"}));
+    changed["spec"]["strategy"] = json!({"type": "Recreate"});
+    let plan = look(changed, &[set(1, 5), set(2, 5)]);
+    let sizes = plan.writes.iter().map(|write| match write {
+        Write::Update { object, .. } => (write.key().name, object["spec"]["replicas"].as_u64()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [("web-1".to_owned(), Some(0))]);
+}
+
 #[test]
 fn a_set_has_the_part_that_its_annotation_says() {
     check_part(Some("10"), 0, &[("web-1", 10), ("web-2", 10)]);

@@ -10,7 +10,7 @@ use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
 use carrack_types::volume::{SELECTED_NODE, class_of_claim, requested};
 use carrack_types::well_known::storage::{BIND_COMPLETED, NO_PROVISIONER};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, TopologySelectorLabelRequirement};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -169,8 +169,12 @@ fn topology_allowed(class: &StorageClass, node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     allowed.is_empty()
         || allowed.iter().any(|term| {
-            let mut expressions = term.match_label_expressions.iter().flatten();
-            expressions.all(|e| labels.and_then(|l| l.get(&e.key)).is_some_and(|v| e.values.contains(v)))
+            // A term without any is no node's (component-helpers/scheduling/corev1, `MatchTopologySelectorTerms`).
+            let expressions = term.match_label_expressions.as_deref().unwrap_or_default();
+            let is_so = |e: &TopologySelectorLabelRequirement| {
+                labels.and_then(|l| l.get(&e.key)).is_some_and(|v| e.values.contains(v))
+            };
+            !expressions.is_empty() && expressions.iter().all(is_so)
         })
 }
 

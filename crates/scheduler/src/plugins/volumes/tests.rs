@@ -34,7 +34,7 @@ fn add(cluster: &mut Cluster, name: &str, claim: Value, volume: Option<Value>) {
 /// What a node in zone `a` says to a pod with these volumes, beside one with those. Claims: `plain` and `csi` are bound, `alone` may
 /// be used by one pod, `far` is elsewhere, `zoned` is in zones `b` or `c`, `near` in `a` or `b`, `csi2` is another of a driver that
 /// takes one, `now` is not bound, `later` will be made, and `guarded`, by a driver that must be on the node, `kept` has a volume of another class that somebody keeps for it, and
-/// `static` has none.
+/// `static` has none. `here`, `there` and `nowhere` may be made in zone `a`, in `b`, and in none.
 fn check(there: &[Value], asked: &[Value], expected: &[&str]) {
     check_attached(&[], there, asked, expected);
 }
@@ -77,6 +77,13 @@ fn check_attached(attached: &[(&str, &str)], there: &[Value], asked: &[Value], e
     let class = json!({"metadata": {"name": "static"}, "provisioner": "kubernetes.io/no-provisioner",
         "volumeBindingMode": "WaitForFirstConsumer"});
     cluster.objects.classes.insert(key("", "static"), read(class));
+    let zone = |zone: &str| json!({"matchLabelExpressions": [{"key": ZONE, "values": [zone]}]});
+    for (name, allowed) in [("here", json!([{}, zone("a")])), ("there", json!([zone("b")])), ("nowhere", json!([{}]))] {
+        let class = json!({"metadata": {"name": name}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer",
+            "allowedTopologies": allowed});
+        cluster.objects.classes.insert(key("", name), read(class));
+        add(&mut cluster, name, json!({"accessModes": ["ReadWriteOnce"], "storageClassName": name}), None);
+    }
     let kept = json!({"metadata": {"name": "kept"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "other",
         "claimRef": {"namespace": "d", "name": "kept"}}});
     cluster.objects.volumes.insert(key("", "kept"), read(kept));
@@ -150,6 +157,9 @@ fn volumes_are_where_their_pods_can_be() {
     check(&[], &[claim("later")], &[]);
     check(&[], &[claim("kept")], &[]);
     check(&[], &[claim("static")], &["node(s) didn't find available persistent volumes to bind"]);
+    check(&[], &[claim("here")], &[]);
+    check(&[], &[claim("there")], &["node(s) didn't find available persistent volumes to bind"]);
+    check(&[], &[claim("nowhere")], &["node(s) didn't find available persistent volumes to bind"]);
     check(&[], &[claim("far")], &["node(s) didn't match PersistentVolume's node affinity"]);
     // VolumeZone.
     check(&[], &[claim("near")], &[]);
