@@ -166,7 +166,8 @@ impl Fold for CatalogFold {
     }
 }
 
-fn is_established(definition: &crate::object::Object) -> bool {
+/// Whether the kind of a definition is served: it has been given all the names that it began with.
+pub(crate) fn is_established(definition: &crate::object::Object) -> bool {
     definition
         .get("status")
         .and_then(|status| status.get("conditions"))

@@ -2,21 +2,24 @@
 //!
 //! ```text
 //!   DELETE definition ─► finalizer set, instances deleted ─► none left? ─► finalizer removed: gone
-//!                                                └─ some wait for their own finalizers; the last of
-//!                                                   them to go takes the definition along
+//!                              │                 └─ some wait for their own finalizers; the last of
+//!                              │                    them to go takes the definition along
+//!                              └─ never served: there are none
 //! ```
 
 use std::sync::Arc;
 
 use carrack_auth::Caller;
-use carrack_store::{Check, Entry, Op, Range, Txn, TxnOutcome};
+use carrack_schema::table::ResourceInfo;
+use carrack_store::{Check, Entry, Op, Range, StoreError, Txn, TxnOutcome};
 use http::HeaderMap;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::admission::{CLEANUP_FINALIZER, accepted, set_condition, settle};
 use crate::audit::Notes;
-use crate::catalog::{CRD_GROUP, CRDS};
-use crate::context::Cx;
+use crate::catalog::{CRD_GROUP, CRDS, is_established};
+use crate::context::{Cx, definition_key};
 use crate::env::rfc3339_s;
 use crate::keys;
 use crate::object::{child_mut, finalizers, is_deleting, meta, set_finalizers, set_meta};
@@ -104,9 +107,43 @@ pub(crate) async fn after_delete(cx: &Cx<'_>) -> Result<(), Status> {
             (false, false) => finish_all(cx.server).await?,
         }
     } else if cx.row.is_custom {
-        pursue(cx.server, &cx.row.group_resource()).await;
+        match is_emptied(cx).await {
+            Ok(true) => pursue(cx.server, &cx.row.group_resource()).await,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, row = %cx.row.group_resource(), "whether a definition is to go is not known")
+            }
+        }
     }
     Ok(())
+}
+
+/// What of a definition says whether it is to go. That is asked whenever an instance has gone, so the rest, which may be long, is
+/// passed over.
+#[derive(Deserialize)]
+struct Definition {
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    deletion_timestamp: Option<String>,
+}
+
+/// Whether the definition of the request's kind is to go, and has no instance left. While it has others they are not looked at:
+/// there may be thousands, each of which has still to go.
+async fn is_emptied(cx: &Cx<'_>) -> Result<bool, StoreError> {
+    let (entry, _) = cx.server.store.get(&definition_key(&cx.row)).await?;
+    let is_to_go = entry.is_some_and(|entry| {
+        let definition = serde_json::from_slice::<Definition>(&entry.value());
+        definition.is_ok_and(|definition| definition.metadata.deletion_timestamp.is_some())
+    });
+    if !is_to_go {
+        return Ok(false);
+    }
+    let instances = Range { prefix: keys::prefix(&cx.row, None), after: None, limit: 1, at: None };
+    Ok(cx.server.store.range(instances).await?.entries.is_empty())
 }
 
 /// Goes on with the deletion of all definitions that are being deleted. One that stays for now holds up none of the others.
@@ -136,57 +173,15 @@ async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
         if !is_deleting(&definition) || !finalizers(&definition).iter().any(|f| f == CLEANUP_FINALIZER) {
             return Ok(());
         }
-        let catalog = server.catalog().await?;
         let (plural, group) = name.split_once('.').unwrap_or((name, ""));
-        let Some(row) = catalog.find(group, plural).filter(|row| row.is_custom).cloned() else { return Ok(()) };
-        let prefix = keys::prefix(&row, None);
-        let all = server.store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
-        let caller = Caller::apiserver();
-        let (query, headers, audited) = (Query::default(), HeaderMap::new(), Notes::default());
-        // As upstream's finalizer: a webhook whose program is gone holds up no definition for ever.
-        let own = DeleteOptions { own: true, ..DeleteOptions::default() };
-        let (mut waiting, mut failed) = (false, Vec::new());
-        for instance in &all.entries {
-            let memo = stored::memo(instance);
-            let request = ResourceRequest {
-                group: row.group.to_string(),
-                resource: row.plural.to_string(),
-                namespace: Some(memo.namespace.to_string()).filter(|n| !n.is_empty()),
-                name: Some(memo.name.to_string()),
-                named_in_path: true,
-                ..ResourceRequest::default()
-            };
-            let version_index = row.versions.iter().position(|v| v.storage).unwrap_or(0);
-            let cx = Cx {
-                server,
-                caller: &caller,
-                limited: None,
-                request: &request,
-                verb: "delete",
-                query: &query,
-                headers: &headers,
-                row: Arc::clone(&row),
-                version_index,
-                warnings: Vec::new(),
-                notes: std::sync::Mutex::default(),
-                audited: &audited,
-            };
-            match remove_at(&cx, &instance.key, &memo.name, &own).await {
-                Ok(crate::registry::delete::Deleted::Gone(..)) => {}
-                Ok(_) => waiting = true,
-                Err(status) if status.code == 404 => {}
-                // One that stays holds up none of the others. Many of them say that none can go now, and each takes its time.
-                Err(status) => failed.push(status),
+        // What was never served has no instances: another has its names. Upstream's finalizer does not look for any, either
+        // (`NeverEstablished` in `k8s.io/apiextensions-apiserver/pkg/controller/finalizer`).
+        if is_established(&definition) {
+            let catalog = server.catalog().await?;
+            let Some(row) = catalog.find(group, plural).filter(|row| row.is_custom) else { return Ok(()) };
+            if !remove_instances(server, row).await? {
+                return Ok(());
             }
-            if failed.len() == MOST_FAILED {
-                break;
-            }
-        }
-        if let Some(status) = failed.pop() {
-            return Err(status);
-        }
-        if waiting {
-            return Ok(());
         }
         let mut left = finalizers(&definition);
         left.retain(|f| f != CLEANUP_FINALIZER);
@@ -207,4 +202,52 @@ async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
         }
     }
     Err(busy())
+}
+
+/// Deletes all instances of a kind. Whether none waits for anything more.
+async fn remove_instances(server: &Inner, row: &Arc<ResourceInfo>) -> Result<bool, Status> {
+    let all = Range { prefix: keys::prefix(row, None), after: None, limit: 0, at: None };
+    let all = server.store.range(all).await?;
+    let caller = Caller::apiserver();
+    let (query, headers, audited) = (Query::default(), HeaderMap::new(), Notes::default());
+    // As upstream's finalizer: a webhook whose program is gone holds up no definition for ever.
+    let own = DeleteOptions { own: true, ..DeleteOptions::default() };
+    let (mut waiting, mut failed) = (false, Vec::new());
+    for instance in &all.entries {
+        let memo = stored::memo(instance);
+        let request = ResourceRequest {
+            group: row.group.to_string(),
+            resource: row.plural.to_string(),
+            namespace: Some(memo.namespace.to_string()).filter(|n| !n.is_empty()),
+            name: Some(memo.name.to_string()),
+            named_in_path: true,
+            ..ResourceRequest::default()
+        };
+        let version_index = row.versions.iter().position(|v| v.storage).unwrap_or(0);
+        let cx = Cx {
+            server,
+            caller: &caller,
+            limited: None,
+            request: &request,
+            verb: "delete",
+            query: &query,
+            headers: &headers,
+            row: Arc::clone(row),
+            version_index,
+            warnings: Vec::new(),
+            notes: std::sync::Mutex::default(),
+            audited: &audited,
+        };
+        match remove_at(&cx, &instance.key, &memo.name, &own).await {
+            Ok(crate::registry::delete::Deleted::Gone(..)) => {}
+            Ok(_) => waiting = true,
+            Err(status) if status.code == 404 => {}
+            // One that stays holds up none of the others. Many of them say that none can go now, and each takes its time.
+            Err(status) => failed.push(status),
+        }
+        if failed.len() == MOST_FAILED {
+            break;
+        }
+    }
+    failed.pop().map_or(Ok(!waiting), Err)
 }

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_store::{Check, Op, Range, Txn};
+use carrack_store::{Check, Entry, Op, Range, Store, StoreError, Txn, TxnOutcome};
+use futures::future::join_all;
 use serde_json::Value;
 
 use crate::keys;
@@ -16,7 +17,7 @@ use crate::stored;
 
 /// How long an event is kept after it happened last, unless the server is told otherwise.
 pub(crate) const EVENT_TTL: Duration = Duration::from_secs(3600);
-/// How many entries are looked at at a time.
+/// How many entries are looked at at a time, and removed.
 const BATCH: usize = 500;
 
 impl ApiServer {
@@ -37,24 +38,24 @@ impl ApiServer {
         loop {
             let page = store.range(Range { prefix: prefix.clone(), after, limit: BATCH, at: None }).await?;
             after = page.entries.last().map(|entry| entry.key.to_string());
-            for entry in page.entries {
-                if now_s.saturating_sub(last_seen_s(&stored::parse(&entry))) <= ttl_s {
-                    continue;
-                }
-                // One that was counted up meanwhile stays.
-                let txn = Txn {
-                    checks: vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)],
-                    ops: vec![Op::Delete(Arc::clone(&entry.key))],
-                };
-                if matches!(store.transact(txn).await?, carrack_store::TxnOutcome::Committed { .. }) {
-                    removed += 1;
-                }
+            let is_old = |entry: &&Arc<Entry>| now_s.saturating_sub(last_seen_s(&stored::parse(entry))) > ttl_s;
+            // Side by side, so that they share the store's flushes: one after the other, more might come than go.
+            let going: Vec<_> = page.entries.iter().filter(is_old).map(|entry| remove(store, entry)).collect();
+            for is_removed in join_all(going).await {
+                removed += usize::from(is_removed?);
             }
             if page.remaining == 0 {
                 return Ok(removed);
             }
         }
     }
+}
+
+/// Removes an event. One that was counted up meanwhile stays.
+async fn remove(store: &dyn Store, entry: &Entry) -> Result<bool, StoreError> {
+    let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
+    let ops = vec![Op::Delete(Arc::clone(&entry.key))];
+    Ok(matches!(store.transact(Txn { checks, ops }).await?, TxnOutcome::Committed { .. }))
 }
 
 /// When an event happened last, in seconds since the epoch.
@@ -72,4 +73,73 @@ fn last_seen_s(event: &Object) -> i64 {
         .map(jiff::Timestamp::as_second)
         .max()
         .unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Waker};
+
+    use carrack_store::{MemStore, RangePage, Revision, StoreFuture, Watch};
+    use serde_json::json;
+
+    use super::*;
+    use crate::env::tests::Still;
+    use crate::server::Config;
+
+    /// A store that takes its time to write, and counts what it has been asked to.
+    #[derive(Default)]
+    struct Slow {
+        store: MemStore,
+        asked: AtomicUsize,
+    }
+
+    impl Store for Slow {
+        fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                let mut was_asked = false;
+                let once = |_: &mut Context<'_>| {
+                    if std::mem::replace(&mut was_asked, true) { Poll::Ready(()) } else { Poll::Pending }
+                };
+                std::future::poll_fn(once).await;
+                self.store.transact(txn).await
+            })
+        }
+        fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
+            self.store.get(key)
+        }
+        fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
+            self.store.range(range)
+        }
+        fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
+            self.store.watch(prefix, after)
+        }
+        fn revision(&self) -> Revision {
+            self.store.revision()
+        }
+        fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
+            self.store.compact(revision)
+        }
+    }
+
+    #[test]
+    fn many_go_at_a_time() {
+        const MANY: usize = 20;
+        let slow = Arc::new(Slow::default());
+        for number in 0..MANY {
+            let name = format!("e{number}");
+            let event = json!({"metadata": {"name": name, "creationTimestamp": "1960-01-01T00:00:00Z"}});
+            let value = stored::encode(event.as_object().expect("an object"), "v1", "Event");
+            let op = Op::Put((keys::of("", "events", Some("default")) + &name).into(), value);
+            slow.store.commit(Txn { checks: Vec::new(), ops: vec![op] }).expect("stored");
+        }
+        let server = ApiServer::new(Config::new(slow.clone(), Arc::new(Still)));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut expiring = pin!(server.expire_events());
+        assert!(expiring.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(slow.asked.load(Ordering::Relaxed), MANY, "none waits for another");
+        assert!(matches!(expiring.as_mut().poll(&mut cx), Poll::Ready(Ok(MANY))));
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! A follower keeps a watch and folds what it has yielded into a value whenever somebody asks, up
 //! to the store's revision at that moment. So a request sees every change that was acknowledged
-//! before it came, with no task in the background. A watch that broke is replaced by a new list.
+//! before it came, with no task in the background. A watch that broke is replaced by a new list: many may make one then, as when
+//! a server starts, but only the first of these is folded.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -58,6 +59,11 @@ impl<T: Fold> Follower<T> {
                 lists.push(store.range(range).await?);
             }
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            // Somebody else was faster, and what is still missing there its watches tell. To fold all anew takes its time, and
+            // everybody else waits for each who does so.
+            if !state.watches.is_empty() {
+                continue;
+            }
             state.value.clear();
             let mut watches = Vec::new();
             for (prefix, page) in self.prefixes.iter().zip(lists) {
@@ -113,5 +119,84 @@ impl<T: Fold> State<T> {
             self.value.settle();
         }
         complete
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+
+    use carrack_store::{MemStore, Op, RangePage, StoreFuture, Txn, TxnOutcome, Value};
+    use futures::future::join;
+
+    use super::*;
+
+    /// A store that takes its time to read a range.
+    #[derive(Default)]
+    struct Slow(MemStore);
+
+    impl Store for Slow {
+        fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
+            self.0.transact(txn)
+        }
+        fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
+            self.0.get(key)
+        }
+        fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
+            Box::pin(async move {
+                let mut was_asked = false;
+                let once = |_: &mut Context<'_>| {
+                    if std::mem::replace(&mut was_asked, true) { Poll::Ready(()) } else { Poll::Pending }
+                };
+                std::future::poll_fn(once).await;
+                self.0.range(range).await
+            })
+        }
+        fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
+            self.0.watch(prefix, after)
+        }
+        fn revision(&self) -> Revision {
+            self.0.revision()
+        }
+        fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
+            self.0.compact(revision)
+        }
+    }
+
+    /// Counts how often all was folded, and what.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Folded {
+        times: usize,
+        entries: usize,
+    }
+
+    impl Fold for Folded {
+        fn clear(&mut self) {
+            *self = Folded { times: self.times + 1, entries: 0 };
+        }
+        fn apply(&mut self, _: &str, _: Option<&Entry>) {
+            self.entries += 1;
+        }
+    }
+
+    #[test]
+    fn of_those_who_list_at_a_time_one_folds() {
+        let (store, follower) = (Slow::default(), Follower::new(vec!["/a/".to_owned()], Folded::default()));
+        let put = |key: &str| {
+            let op = Op::Put(key.into(), Value { bytes: "{}".into(), stamp_at: None });
+            store.0.commit(Txn { checks: Vec::new(), ops: vec![op] }).expect("stored");
+        };
+        put("/a/1");
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut all = pin!(join(follower.with(&store, |folded| *folded), follower.with(&store, |folded| *folded)));
+        assert!(all.as_mut().poll(&mut cx).is_pending(), "both list");
+        let Poll::Ready((one, other)) = all.as_mut().poll(&mut cx) else { panic!("there is nothing more to wait for") };
+        let want = Folded { times: 1, entries: 1 };
+        assert_eq!((one.expect("read"), other.expect("read")), (want, want));
+        // Who comes later reads on.
+        put("/a/2");
+        let later = pin!(follower.with(&store, |folded| *folded)).poll(&mut cx);
+        assert!(matches!(later, Poll::Ready(Ok(Folded { times: 1, entries: 2 }))), "{later:?}");
     }
 }

@@ -28,6 +28,7 @@ mod websocket;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_auth::tls::{Clients, ServerTls};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -44,6 +45,9 @@ pub use outbound::Outbound;
 pub(crate) use proxy::watch_remote;
 pub use proxy::{NodeIo, NodeProxy, TlsNodeProxy};
 pub use settings::Settings;
+
+/// How long it may take to say that this server ends: it goes all the same.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Everything that connections share.
 pub(crate) struct Shared {
@@ -82,11 +86,13 @@ pub async fn serve(
     let shared = Arc::new(Shared { server, clients, nodes, settings, gate, small, ending });
     let acceptor = TlsAcceptor::from(Arc::new(tls.config));
     let graceful = GracefulShutdown::new();
-    let delay = shared.settings.shutdown_delay;
-    let announcing = shared.server.clone();
+    let present = tokio::spawn(keep_present(Arc::clone(&shared)));
+    let (ends, delay) = (shared.server.clone(), shared.settings.shutdown_delay);
     let shutdown = async move {
         shutdown.await;
-        announcing.announce_end();
+        ends.announce_end();
+        present.abort();
+        leave(&ends).await;
         tokio::time::sleep(delay).await;
     };
     tokio::pin!(shutdown);
@@ -134,21 +140,38 @@ pub async fn serve(
     Ok(())
 }
 
-/// What the logic wants done now and then.
+/// Says now and then that this server is there. Others take it for gone when it does not, so nothing else is done here that may
+/// take its time.
+async fn keep_present(shared: Arc<Shared>) {
+    let mut every = tokio::time::interval(shared.settings.presence);
+    loop {
+        every.tick().await;
+        // The first time belongs to the bootstrap.
+        if shared.server.is_ready()
+            && let Err(status) = shared.server.announce().await
+        {
+            tracing::warn!(%status, "the endpoints of the kubernetes service are not up to date");
+        }
+    }
+}
+
+/// Says that this server is there no more. Should that not be heard in time, others find out by themselves.
+async fn leave(server: &ApiServer) {
+    match tokio::time::timeout(FAREWELL, server.renounce()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(status)) => tracing::warn!(%status, "the kubernetes service has this server's address for a while"),
+        Err(_) => {
+            tracing::warn!("the kubernetes service has this server's address for a while: the store takes its time")
+        }
+    }
+}
+
+/// What the logic wants done now and then, apart from what has to be done in time: there may be much to remove.
 async fn keep_house(shared: Arc<Shared>) {
     let mut every = tokio::time::interval(shared.settings.housekeeping);
-    let mut presence = tokio::time::interval(shared.settings.presence);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            _ = every.tick() => {}
-            _ = presence.tick() => {
-                // The first time belongs to the bootstrap.
-                if shared.server.is_ready() && let Err(status) = shared.server.announce().await {
-                    tracing::warn!(%status, "the endpoints of the kubernetes service are not up to date");
-                }
-                continue;
-            }
-        }
+        every.tick().await;
         match shared.server.expire_events().await {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "events have expired"),

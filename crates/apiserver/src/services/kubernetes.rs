@@ -1,11 +1,13 @@
 //! `default/kubernetes`: the service by which the API is reached from inside the cluster, and its endpoints.
 //!
 //! Every API server says in a record of its own that it is there, renewed with each round; the
-//! endpoints are those whose record is fresh. Upstream: the lease reconciler of
-//! `pkg/controlplane/reconcilers`.
+//! endpoints are those whose record is fresh. Who ends in order takes its record away. Upstream: the
+//! lease reconciler of `pkg/controlplane/reconcilers`.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use carrack_store::{Op, Range, Txn};
 use http::Method;
@@ -24,6 +26,11 @@ const FRESH_S: i64 = 30;
 const RECORDS: (&str, &str) = ("", "masterleases");
 const SERVICE: &str = "/api/v1/namespaces/default/services/kubernetes";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+/// Where a server's record is.
+fn record_key(own: SocketAddr) -> Arc<str> {
+    (keys::of(RECORDS.0, RECORDS.1, None) + &own.to_string()).into()
+}
 
 impl ApiServer {
     /// Sees to the ranges and the service; false while that cannot have its address.
@@ -57,31 +64,55 @@ impl ApiServer {
         Ok(true)
     }
 
-    /// Says that this server is there, and brings the endpoints of `default/kubernetes` up to date.
+    /// Says that this server is there, unless it is about to end, and brings the endpoints of `default/kubernetes` up to date.
     ///
     /// # Errors
     /// When something cannot be read or written.
     pub async fn announce(&self) -> Result<(), Status> {
         let Some(own) = self.inner.network.advertise else { return Ok(()) };
+        if self.inner.phase.ending.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let record = json!({"spec": {"address": own.to_string(), "renewed": rfc3339_s(self.inner.env.now())}});
+        let value = stored::encode(record.as_object().unwrap_or(&Object::new()), "carrack.io/v1", "Endpoint");
+        let ops = vec![Op::Put(record_key(own), value)];
+        self.inner.store.transact(Txn { checks: Vec::new(), ops }).await?;
+        self.settle_endpoints(own).await
+    }
+
+    /// Says that this server is there no more, so that nobody is sent here until its record would have been too old. It is to be
+    /// known that it ends ([`Self::announce_end`]), or it comes back with the next round.
+    ///
+    /// # Errors
+    /// When something cannot be read or written.
+    pub async fn renounce(&self) -> Result<(), Status> {
+        let Some(own) = self.inner.network.advertise else { return Ok(()) };
+        let ops = vec![Op::Delete(record_key(own))];
+        self.inner.store.transact(Txn { checks: Vec::new(), ops }).await?;
+        self.settle_endpoints(own).await
+    }
+
+    /// Has the endpoints be the servers of this one's family that are there.
+    async fn settle_endpoints(&self, own: SocketAddr) -> Result<(), Status> {
         let now = self.inner.env.now();
         let prefix = keys::of(RECORDS.0, RECORDS.1, None);
-        let record = json!({"spec": {"address": own.to_string(), "renewed": rfc3339_s(now)}});
-        let value = stored::encode(record.as_object().unwrap_or(&Object::new()), "carrack.io/v1", "Endpoint");
-        let key: Arc<str> = format!("{prefix}{own}").into();
-        self.inner.store.transact(Txn { checks: Vec::new(), ops: vec![Op::Put(key, value)] }).await?;
         let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
         let fresh = |record: &Object| {
             let renewed = str_at(record, &["spec", "renewed"]).parse::<jiff::Timestamp>();
             renewed.is_ok_and(|renewed| now.as_second() - renewed.as_second() <= FRESH_S)
         };
-        let addresses: BTreeSet<std::net::SocketAddr> = page
+        let addresses: BTreeSet<SocketAddr> = page
             .entries
             .iter()
             .map(|entry| stored::parse(entry))
             .filter(fresh)
             .filter_map(|record| str_at(&record, &["spec", "address"]).parse().ok())
-            .filter(|address: &std::net::SocketAddr| address.is_ipv4() == own.is_ipv4())
+            .filter(|address: &SocketAddr| address.is_ipv4() == own.is_ipv4())
             .collect();
+        // The last one that goes leaves its address: there is no other that anybody could be sent to, and it may be back soon.
+        if addresses.is_empty() {
+            return Ok(());
+        }
         let port = json!({"name": "https", "port": own.port(), "protocol": "TCP"});
         let texts: BTreeSet<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
         let slice = json!({

@@ -351,6 +351,22 @@ fn the_last_object_takes_its_definition_along() {
     cluster.get(SHIPS).expect(404);
 }
 
+/// Nor does it take anything along: what has its names is another's.
+#[test]
+fn a_definition_that_was_never_served_waits_for_nothing() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    let path = format!("{CRDS}/vessels.sea.example.com");
+    for (kind, established) in [("Ship", "False"), ("Vessel", "True")] {
+        let made = cluster.post(CRDS, &called(&json!({"plural": "vessels", "kind": kind}))).expect(201);
+        assert_eq!(condition(&made, "Established")[0], established);
+        cluster.delete(&path).expect(200);
+        cluster.get(&path).expect(404);
+    }
+    assert_eq!(names(&cluster.get(SHIPS).expect(200)), ["a"]);
+}
+
 #[test]
 fn definitions_that_cannot_be() {
     let cluster = Cluster::new();

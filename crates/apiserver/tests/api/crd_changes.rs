@@ -94,10 +94,25 @@ fn a_watch_ends_with_its_definition() {
     assert_eq!((watch.summary(), watch.ended), (vec!["ADDED a".to_owned(), "DELETED a".to_owned()], true));
 }
 
-/// A store that counts the watches that have been opened on definitions.
+/// A store that counts the watches that have been opened on the definition of boats, and how often one of these was read.
 struct Counted {
     store: Arc<dyn Store>,
     opened: AtomicUsize,
+    read: AtomicUsize,
+}
+
+impl Counted {
+    /// A cluster on such a store.
+    fn cluster() -> (Cluster, Arc<Counted>) {
+        let mut counted = None;
+        let cluster = Cluster::with(|config| {
+            let (opened, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let store = Arc::new(Counted { store: config.store.clone(), opened, read });
+            config.store = store.clone();
+            counted = Some(store);
+        });
+        (cluster, counted.expect("the store"))
+    }
 }
 
 impl Store for Counted {
@@ -105,6 +120,9 @@ impl Store for Counted {
         self.store.transact(txn)
     }
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
+        if key.starts_with("/registry/sea.example.com/boats/") {
+            self.read.fetch_add(1, Ordering::Relaxed);
+        }
         self.store.get(key)
     }
     fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
@@ -126,13 +144,7 @@ impl Store for Counted {
 
 #[test]
 fn however_many_watch_a_definition_is_watched_once() {
-    let mut counted = None;
-    let cluster = Cluster::with(|config| {
-        let store = Arc::new(Counted { store: config.store.clone(), opened: AtomicUsize::new(0) });
-        config.store = store.clone();
-        counted = Some(store);
-    });
-    let counted = counted.expect("the store");
+    let (cluster, counted) = Counted::cluster();
     let opened = || counted.opened.load(Ordering::Relaxed);
     cluster.post(CRDS, &definition(&json!({"sail": {"type": "string"}}))).expect(201);
     let path = format!("{CRDS}/boats.sea.example.com");
@@ -156,6 +168,29 @@ fn however_many_watch_a_definition_is_watched_once() {
     drop(watch());
     drop(watch());
     assert_eq!(opened(), 4);
+}
+
+/// There may be thousands, and each has to go by itself.
+#[test]
+fn who_goes_with_a_definition_has_no_others_looked_at() {
+    const MANY: usize = 10;
+    let (cluster, counted) = Counted::cluster();
+    cluster.post(CRDS, &definition(&json!({"sail": {"type": "string"}}))).expect(201);
+    for number in 0..MANY {
+        let mut held = boat(&format!("b{number}"), json!({}));
+        held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        cluster.post(BOATS, &held).expect(201);
+    }
+    let path = format!("{CRDS}/boats.sea.example.com");
+    cluster.delete(&path).expect(200);
+    for number in 0..MANY {
+        cluster.get(&path).expect(200);
+        counted.read.store(0, Ordering::Relaxed);
+        cluster.merge(&format!("{BOATS}/b{number}"), &json!({"metadata": {"finalizers": null}})).expect(200);
+        let read = counted.read.load(Ordering::Relaxed);
+        assert!(read < 3, "{read} of {MANY} were read for one");
+    }
+    cluster.get(&path).expect(404);
 }
 
 /// What stands in the definition of boats, and what is to stand there.

@@ -30,6 +30,7 @@ use tokio::task::JoinHandle;
 mod flow;
 mod head;
 mod kubelet;
+mod presence;
 
 use kubelet::FakeKubelet;
 

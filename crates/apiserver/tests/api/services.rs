@@ -1,6 +1,6 @@
 //! Services get addresses and ports that nobody else has, and give them back.
 
-use carrack_apiserver::{Cidr, Network};
+use carrack_apiserver::{ApiServer, Cidr, Config, Network};
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, names, now};
@@ -16,14 +16,17 @@ fn service(name: &str, spec: Value) -> Value {
     whole
 }
 
+/// What a server at this address is told.
+fn network(ranges: &[&str], advertise: &str) -> Network {
+    Network {
+        service_ranges: ranges.iter().map(|range| Cidr::parse(range).expect(range)).collect(),
+        node_ports: (30000, 30003),
+        advertise: Some(advertise.parse().expect("an address")),
+    }
+}
+
 fn on(ranges: &[&str]) -> Cluster {
-    Cluster::with(|config| {
-        config.network = Network {
-            service_ranges: ranges.iter().map(|range| Cidr::parse(range).expect(range)).collect(),
-            node_ports: (30000, 30003),
-            advertise: Some("192.0.2.1:6443".parse().expect("an address")),
-        };
-    })
+    Cluster::with(|config| config.network = network(ranges, "192.0.2.1:6443"))
 }
 
 #[test]
@@ -41,6 +44,29 @@ fn the_api_is_a_service_too() {
     let range = cluster.get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").expect(200);
     assert_eq!(range["spec"]["cidrs"], json!(["10.43.0.0/16"]));
     now(cluster.api.bootstrap()).expect("a second start");
+}
+
+#[test]
+fn who_ends_is_no_endpoint_any_more() {
+    let cluster = on(&["10.43.0.0/16"]);
+    let mut config = Config::new(cluster.store.clone(), cluster.env.clone());
+    config.network = network(&["10.43.0.0/16"], "192.0.2.2:6443");
+    let other = ApiServer::new(config);
+    now(other.bootstrap()).expect("bootstrap");
+    let addresses = || {
+        let slice = cluster.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes").expect(200);
+        let endpoints = slice["endpoints"].as_array().expect("endpoints").clone();
+        endpoints.iter().map(|one| one["addresses"][0].as_str().expect("an address").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(), ["192.0.2.1", "192.0.2.2"]);
+    other.announce_end();
+    now(other.renounce()).expect("renounced");
+    assert_eq!(addresses(), ["192.0.2.1"]);
+    now(other.announce()).expect("nothing to do");
+    assert_eq!(addresses(), ["192.0.2.1"], "it does not come back");
+    cluster.api.announce_end();
+    now(cluster.api.renounce()).expect("renounced");
+    assert_eq!(addresses(), ["192.0.2.1"], "there is no other");
 }
 
 #[test]
