@@ -128,6 +128,17 @@ fn commands_of_the_page_on_api_outages() {
     page("5-api-outage.md");
 }
 
+/// What is planted in one of those who are killed is found in what that one alone does.
+#[test]
+fn a_role_that_does_not_come_back_is_missed() {
+    let sandbox = Sandbox::new();
+    let all = std::env::var("CARRACK_DRILLS").is_ok_and(|which| which == "all");
+    let most = if all { usize::MAX } else { 1 };
+    for plant in ["leave-gpu-plugin", "leave-local-storage", "leave-gpu-extender", "switch-off"].iter().take(most) {
+        run(&sandbox, &format!("carrack drill kill-9 --plant {plant}"), &[]);
+    }
+}
+
 /// A drill with these flags besides, whose scheduler has just been started.
 fn started(sandbox: &Sandbox, more: &[&str]) -> Child {
     let home = sandbox.home().display().to_string();

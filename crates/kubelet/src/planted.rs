@@ -96,4 +96,6 @@ pub enum Planted {
     FailedPullsHold,
     /// A runtime that cannot be listed is not told of.
     SilenceIsWell,
+    /// A sandbox that has died is stopped at once, and what runs in it ends with that, whatever time it has.
+    HastySandboxes,
 }

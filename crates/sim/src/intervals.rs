@@ -14,6 +14,8 @@ pub(crate) struct Intervals {
     pub reboot: Option<Duration>,
     pub plugin: Option<Duration>,
     pub container_exit: Option<Duration>,
+    /// A pod's sandbox ends, alone or with all that runs in it.
+    pub sandbox: Option<Duration>,
     pub guest: Option<Duration>,
     pub force_delete: Option<Duration>,
     pub pause: Option<Duration>,
@@ -59,6 +61,7 @@ impl Intervals {
             reboot: other(self.reboot),
             plugin: other(self.plugin),
             container_exit: other(self.container_exit),
+            sandbox: other(self.sandbox),
             guest: other(self.guest),
             force_delete: other(self.force_delete),
             pause: other(self.pause),

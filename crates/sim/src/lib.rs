@@ -87,6 +87,7 @@ mod results;
 mod roaming;
 mod role;
 mod rounds;
+mod sandboxes;
 mod server;
 mod settings;
 mod shrink;

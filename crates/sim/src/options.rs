@@ -539,6 +539,11 @@ impl Swarm {
                 (nodes, crash_one_in_effects) = (1, 0);
                 intervals = Intervals { runtime_away: Some(Duration::from_secs(5)), ..Intervals::default() };
             }
+            Some(Bug::HastySandboxes) => {
+                // Sandboxes that end under what runs in them, and a kubelet that lives on.
+                (nodes, crash_one_in_effects) = (1, 0);
+                intervals = Intervals { sandbox: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
             Some(Bug::RegistersOnce) => {
                 // Drivers that come and go, and kubelets that hear of them once.
                 (nodes, crash_one_in_effects) = (1, 0);

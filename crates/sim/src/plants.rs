@@ -7,6 +7,7 @@ mod mounts;
 mod parts;
 mod pulls;
 mod runs;
+mod sandboxes;
 mod shortages;
 mod workloads;
 
@@ -16,6 +17,7 @@ use clones::OF_CLONES;
 use mounts::OF_MOUNTS;
 use pulls::OF_PULLS;
 use runs::OF_RUNS;
+use sandboxes::OF_SANDBOXES;
 use shortages::OF_SHORTAGES;
 use workloads::OF_WORKLOADS;
 
@@ -36,7 +38,8 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const LISTS: [&[Plant]; 8] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS, OF_PULLS, OF_ABSENCES, OF_RUNS];
+const LISTS: [&[Plant]; 9] =
+    [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS, OF_PULLS, OF_ABSENCES, OF_RUNS, OF_SANDBOXES];
 
 /// How many there are.
 const COUNT: usize = {

@@ -78,6 +78,8 @@ pub(crate) fn changed(changes: &[Change], nodes: &BTreeMap<u8, Node>, breaches: 
             continue;
         }
         let node = named(nodes, text(new, "/spec/nodeName"));
+        // Whose sandbox has died under him, and who is never started again, has ended.
+        let node = node.filter(|node| !node.runtime.has_lost_sandbox(uid(new)));
         if let Some(stopped) = node.and_then(|node| node.runtime.stopped_last(uid(new))) {
             let (name, phase) = (key_of(new), text(new, "/status/phase"));
             let what = format!("{name} has {phase}, since {stopped} was stopped for another image");

@@ -23,7 +23,7 @@ use super::{Fx, KubeletCore, Owner, PodOp, is_absent};
 use crate::allocation::{self, Change, Given, GroupLimits, Size, Step, held_back, resizable, steps};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::planted::Planted;
-use crate::pods::plan::{current_sandbox, is_redefined};
+use crate::pods::plan::{current_sandbox, displaced, is_redefined, is_stopped_on_record};
 use crate::pods::records::Records;
 use crate::runtime::{ContainerRecord, ContainerState, PodCgroup, Uid};
 use crate::spec::container;
@@ -157,8 +157,8 @@ impl KubeletCore {
     }
 
     /// Finds the containers that have to be started again to have the size that they are allocated, or the image that their pod
-    /// names by now, or since a probe says so. That is written down before any is stopped: who ends by his own policy as well is not
-    /// taken for having done so.
+    /// names by now, or since a probe says so, or since their sandbox has died under them. That is written down before any is
+    /// stopped: who ends by his own policy as well is not taken for having done so.
     pub(super) fn find_restarts(&mut self, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, running: &[Running<'_>]) {
         let outgrown: BTreeSet<String> =
             running.iter().filter(|r| r.is_outgrown()).map(|r| r.record.id.clone()).collect();
@@ -170,7 +170,11 @@ impl KubeletCore {
             let may_end = !pod::starts_again_alone(&w.pod, ContainerKind::Regular, r.container);
             may_end && (is_redefined(r.container, r.record) || fails(r) || w.resize.inherited.contains(&r.record.id))
         };
-        let renewed: BTreeSet<String> = running.iter().filter(ends_with_it).map(|r| r.record.id.clone()).collect();
+        let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
+        let containers: Vec<_> = runtime.containers.iter().collect();
+        let outside = displaced(&sandboxes, &containers).into_iter().filter(|c| is_stopped_on_record(&w.pod, c));
+        let here = running.iter().filter(ends_with_it).map(|r| &r.record.id);
+        let renewed: BTreeSet<String> = here.chain(outside.map(|c| &c.id)).cloned().collect();
         // One that was made and not started yet may never be.
         let begun = || runtime.containers.iter().filter(|c| c.state != ContainerState::Created);
         let all: Records<'_> = begun().collect();

@@ -239,7 +239,14 @@ impl KubeletCore {
             let grace = if kill.at_once { Duration::ZERO } else { grace };
             self.kill(now, uid, w, kill, now + grace, fx);
         }
-        for id in plan.stop_sandboxes {
+        let stops = match self.planted {
+            Some(Planted::HastySandboxes) => {
+                let dead = runtime.sandboxes.iter().filter(|s| !s.ready && !w.stopped.contains(&s.id));
+                dead.map(|s| s.id.clone()).collect()
+            }
+            _ => plan.stop_sandboxes,
+        };
+        for id in stops {
             if !w.busy.contains_key(&id) {
                 let message = "Pod sandbox changed, it will be killed and re-created.";
                 self.event(now, EventRecord::normal(w.pod.as_ref(), "SandboxChanged", message), fx);

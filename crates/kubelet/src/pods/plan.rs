@@ -55,9 +55,10 @@ pub struct Facts<'a> {
     pub surplus: &'a BTreeSet<String>,
     /// Containers that are to be started again for another size.
     pub outgrown: &'a BTreeSet<String>,
-    /// Containers that are to be started again for another definition or for a probe, and might not be for how they end.
+    /// Containers that are to be started again for another definition, for a probe or in another sandbox, and might not be for how
+    /// they end.
     pub renewed: &'a BTreeSet<String>,
-    /// Containers that are or were stopped for either: how they end says nothing.
+    /// Containers that are or were stopped for any of that: how they end says nothing.
     pub restarting: &'a BTreeSet<String>,
     /// The round that it is in ([`rounds`]).
     pub round: u32,
@@ -166,6 +167,22 @@ pub fn newest<'a>(containers: &[&'a ContainerRecord], name: &str) -> Option<&'a 
 #[must_use]
 pub fn current_sandbox<'a>(sandboxes: &[&'a SandboxRecord]) -> Option<&'a SandboxRecord> {
     sandboxes.iter().max_by_key(|s| (s.attempt, s.created_at)).copied()
+}
+
+/// The containers that may run outside the pod's sandbox: theirs has died under them, or is an older one.
+#[must_use]
+pub fn displaced<'a>(sandboxes: &[&SandboxRecord], containers: &[&'a ContainerRecord]) -> Vec<&'a ContainerRecord> {
+    let ready = current_sandbox(sandboxes).filter(|s| s.ready).map(|s| s.id.as_str());
+    containers.iter().filter(|c| c.may_run() && Some(c.sandbox_id.as_str()) != ready).copied().collect()
+}
+
+/// Whether it has to be written down before such a container is stopped why it is: it is to run again in another sandbox, and
+/// might not for how it ends (upstream decides what to start before it stops anything, in one `SyncPod`).
+#[must_use]
+pub fn is_stopped_on_record(pod: &Pod, r: &ContainerRecord) -> bool {
+    let goes_on =
+        |c: &Container| !pod::starts_again_alone(pod, ContainerKind::Regular, c) && pod::restarts_after_a_probe(pod, c);
+    pod::spec(pod).containers.iter().any(|c| c.name == r.name && goes_on(c))
 }
 
 /// Whether the pod's init containers are done in its sandbox: the last one has let on what comes after it, or a regular container
@@ -370,13 +387,16 @@ pub fn run(f: &Facts<'_>) -> Plan {
     }
     sweep(f, &mut plan);
     let ready_id = ready.map(|s| s.id.as_str());
+    let displaced = displaced(f.sandboxes, f.containers);
+    // With its sandbox a container ends at once: it has its time before that (upstream's `killPodWithSyncResult`).
+    let is_empty = |id: &str| !displaced.iter().any(|c| c.sandbox_id == id);
     for s in f.sandboxes {
-        if Some(s.id.as_str()) != ready_id && !f.stopped.contains(&s.id) {
+        if Some(s.id.as_str()) != ready_id && !f.stopped.contains(&s.id) && is_empty(&s.id) {
             plan.stop_sandboxes.push(s.id.clone());
         }
     }
-    for c in f.containers {
-        if Some(c.sandbox_id.as_str()) != ready_id && c.may_run() {
+    for c in &displaced {
+        if !is_stopped_on_record(f.pod, c) || f.renewed.contains(&c.id) {
             plan.kill.push(Kill {
                 id: c.id.clone(),
                 name: c.name.clone(),
@@ -386,7 +406,7 @@ pub fn run(f: &Facts<'_>) -> Plan {
         }
     }
     let Some(sandbox) = ready else {
-        if plan.kill.is_empty() && plan.stop_sandboxes.is_empty() {
+        if displaced.is_empty() && plan.stop_sandboxes.is_empty() {
             plan.run_sandbox = Some(f.sandboxes.iter().map(|s| s.attempt.saturating_add(1)).max().unwrap_or(0));
         }
         return plan;

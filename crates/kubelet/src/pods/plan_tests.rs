@@ -175,11 +175,12 @@ fn a_pod_that_should_run() {
         ("Always", init, one, &[(0, true)], &["i:0@s0=0", "j:0@s0=0", "a:0@s0=7"], "+a1"),
         // The sandbox died.
         ("Always", &[], one, &[(0, false)], &["a:0@s0=255"], "stop s0"),
-        ("Always", &[], one, &[(0, false)], &["a:0@s0=run"], "stop s0, -a0"),
+        ("Always", &[], one, &[(0, false)], &["a:0@s0=run"], "-a0"),
+        ("Always", &[], two, &[(0, false)], &["a:0@s0=run", "b:0@s0=255"], "-a0"),
         ("Never", &[], one, &[(0, false)], &["a:0@s0=255"], "end Failed"),
         ("Never", &[], two, &[(0, false)], &["a:0@s0=0"], "end Failed"),
         ("Never", init, one, &[(0, false)], &["i:0@s0=0"], "stop s0"),
-        ("Never", &[], one, &[(0, false)], &["a:0@s0=unk"], "stop s0, -a0"),
+        ("Never", &[], one, &[(0, false)], &["a:0@s0=unk"], "-a0"),
         // A new sandbox runs init containers again; a leftover one is stopped.
         ("Always", init, one, &[(0, false), (1, true)], &["i:0@s0=0", "a:0@s0=1"], "stop s0, +i1"),
         // Whoever is done by his policy is not done once more there.
@@ -204,6 +205,32 @@ fn a_stopped_sandbox_is_replaced_and_in_the_end_forgotten() {
     assert_eq!(case.run(), "+a1");
     case.containers = vec![container("a:1@s1=run")];
     assert_eq!(case.run(), "rmbox s0");
+}
+
+/// A container whose sandbox died has its time, and ends well: it goes on in another sandbox, unless its pod never does.
+#[test]
+fn who_is_stopped_since_the_sandbox_died_starts_again() {
+    for (policy, noted, expected) in [
+        ("Always", false, ["-a0", "stop s0", "box1"]),
+        // It might be over then: why it is stopped is written down first, and nothing else begins before.
+        ("OnFailure", false, ["", "end Succeeded", "end Succeeded"]),
+        ("OnFailure", true, ["-a0", "stop s0", "box1"]),
+        ("Never", false, ["-a0", "end Succeeded", "end Succeeded"]),
+    ] {
+        let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, false)], &["a:0@s0=run"]);
+        if noted {
+            case.renewed.insert("a0".into());
+            case.restarting.insert("a0".into());
+        }
+        let begins = case.run();
+        case.containers = vec![container("a:0@s0=0")];
+        let over = case.run();
+        case.stopped.insert("s0".into());
+        assert_eq!([begins, over, case.run()], expected, "{policy} {noted}");
+        case.sandboxes.push(sandbox(1, true));
+        let again = if expected[2] == "box1" { "+a1" } else { expected[2] };
+        assert_eq!(case.run(), again, "{policy} {noted}");
+    }
 }
 
 #[test]

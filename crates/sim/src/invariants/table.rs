@@ -156,6 +156,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "wanted-containers-are-not-killed",
         sentence: "No container that runs is killed while its pod is wanted, nor its pod rejected, whatever agents die or cannot reach.",
     },
+    Invariant {
+        name: crate::sandboxes::NAME,
+        sentence: "A kubelet stops a sandbox only when it has heard of nothing that still runs there: with a sandbox its containers end at once.",
+    },
     Invariant { name: "volume-in-use-stays", sentence: "No volume is unmounted while a container of its pod runs." },
     Invariant {
         name: "disk-in-use-stays",

@@ -41,6 +41,7 @@ use crate::options::NodeFaults;
 use crate::ordered::{self, Hooks};
 use crate::pulling;
 use crate::role::node_name;
+use crate::sandboxes::Heard;
 use crate::silence::Silence;
 use absent::{Absences, Met};
 #[cfg(test)]
@@ -71,6 +72,8 @@ pub(crate) enum NodeEvent {
     Effect(u64),
     /// A copy of disks comes to its end.
     Copied { container: String, whole: bool },
+    /// A sandbox ends by itself, alone or with all that runs in it.
+    SandboxEnds { sandbox: String, whole: bool },
     /// A process in a container ends by itself.
     Exit { container: String, code: i32 },
     /// A device plugin of the simulator's own comes up.
@@ -148,6 +151,7 @@ pub(crate) struct Node {
     absences: Absences,
     /// What its kubelet has heard of its runtime.
     pub silence: Silence,
+    pub heard: Heard,
     pub guests: Guests,
     pub faults: NodeFaults,
     /// A planted bug: whoever looks for processes sees none.
@@ -221,6 +225,7 @@ impl Node {
             tokens: crate::tokens::Driver::new(rng.fork("tokens")),
             absences: Absences::default(),
             silence: Silence::default(),
+            heard: Heard::default(),
             guests: Guests::default(),
             faults,
             blind: false,
@@ -350,6 +355,7 @@ impl Node {
         delay += self.plugins.dawdles(&op, self.faults.plugin_whims_one_in);
         self.next += 1;
         self.silence.asks(id, &op);
+        self.heard.asks(self.number, &op, &self.runtime, breaches);
         let errand = Errand::new(now, &op, &self.runtime);
         self.pending.insert(self.next, Pending { life, id, op, fate, errand });
         vec![Follow::Later(delay, NodeEvent::Effect(self.next))]
@@ -403,7 +409,7 @@ impl Node {
 
     /// A new kubelet of a life has started: the plugins will find it, and it the driver.
     pub(crate) fn kubelet_started(&mut self, life: u32) -> Vec<Follow> {
-        self.silence = Silence::default();
+        (self.silence, self.heard) = (Silence::default(), Heard::default());
         let mut follow = self.plugins.kubelet_started(self.faults.plugin_late_one_in, &mut self.rng);
         follow.extend(self.register(life));
         follow
@@ -579,6 +585,7 @@ impl Node {
                 follow.push(Follow::Kubelet(life, back, Box::new(In::Done(id, outcome))));
                 follow
             }
+            NodeEvent::SandboxEnds { sandbox, whole } => self.sandbox_ends(&sandbox, whole),
             NodeEvent::Copied { container, whole } => self.copied(now, &container, whole),
             NodeEvent::Exit { container, code } => {
                 let code = self.exits(now, &container, code);

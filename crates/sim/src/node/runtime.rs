@@ -34,6 +34,8 @@ struct Sandbox {
     pod: PodRef,
     attempt: u32,
     ready: bool,
+    /// Its own process has ended by itself, and not with the node's power.
+    died: bool,
     created_at: Time,
     ip: std::net::IpAddr,
     network: Network,
@@ -164,6 +166,7 @@ impl Runtime {
             pod: spec.pod.clone(),
             attempt: spec.attempt,
             ready: true,
+            died: false,
             created_at: now,
             ip: std::net::IpAddr::from([10, 42, self.node, octet + 2]),
             network: Network::Held,
@@ -192,6 +195,13 @@ impl Runtime {
             self.end(now, &container, 137, observer, breaches);
         }
         Ok(Reply::Done)
+    }
+
+    /// A sandbox's own process ends by itself. Returns what runs in it, which may run on; none where it does not run.
+    pub(crate) fn loses_sandbox(&mut self, id: &str) -> Option<Vec<String>> {
+        let sandbox = self.sandboxes.get_mut(id).filter(|sandbox| sandbox.ready)?;
+        (sandbox.ready, sandbox.died) = (false, true);
+        Some(self.running_in(id))
     }
 
     /// A kubelet is told that a sandbox was stopped.
@@ -376,9 +386,12 @@ impl Runtime {
     fn end(&mut self, now: Time, id: &str, code: i32, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(container) = self.containers.get(id) else { return };
         let pod = &container.record.pod;
+        // Its sandbox has died under it: it is to be in another one.
+        let is_lost = || self.sandboxes.get(&container.record.sandbox_id).is_some_and(|sandbox| sandbox.died);
         // Who shuts the node down asks for the end of all its pods.
         let may_end = || {
-            crate::resizes::may_start_again(pod, observer)
+            is_lost()
+                || crate::resizes::may_start_again(pod, observer)
                 || crate::reimaged::may_start_again(pod, observer)
                 || crate::probed::may_start_again(pod, observer)
                 || crate::rounds::may_start_again(pod, observer)
@@ -520,6 +533,22 @@ impl Runtime {
         self.sandboxes.iter().find(|(_, s)| s.ready && &*s.pod.uid == uid).map(|(id, _)| id.as_str())
     }
 
+    /// The sandboxes that run.
+    pub(crate) fn sandboxes(&self) -> impl Iterator<Item = &String> {
+        self.sandboxes.iter().filter(|(_, sandbox)| sandbox.ready).map(|(id, _)| id)
+    }
+
+    /// Whether a pod's newest sandbox has ended by itself.
+    pub(crate) fn has_lost_sandbox(&self, uid: &str) -> bool {
+        let of_pod = self.sandboxes.values().filter(|sandbox| &*sandbox.pod.uid == uid);
+        of_pod.max_by_key(|sandbox| sandbox.attempt).is_some_and(|sandbox| sandbox.died)
+    }
+
+    /// The containers that run in a sandbox.
+    pub(crate) fn running_in(&self, sandbox: &str) -> Vec<String> {
+        self.running().filter(|c| c.record.sandbox_id == sandbox).map(|c| c.record.id.clone()).collect()
+    }
+
     /// A sandbox of a pod that may still have its addresses, as far as kubelets were told.
     pub(crate) fn connected(&self, uid: &str) -> Option<&str> {
         let holds = |s: &Sandbox| &*s.pod.uid == uid && s.network != Network::Acknowledged;
@@ -545,11 +574,15 @@ impl Runtime {
 
 #[cfg(test)]
 mod tests {
+    use carrack_kubelet::{In, OpId};
+    use serde_json::json;
+
     use super::*;
     use crate::attacher::Rack;
     use crate::invariants::Checker;
     use crate::node::Node;
     use crate::options::NodeFaults;
+    use crate::sandboxes::Heard;
 
     fn running(pod: &str, device: &str) -> Life {
         Life {
@@ -598,5 +631,56 @@ mod tests {
             assert_eq!(found(&|_| {}), 0, "nothing has changed since {pod}");
         }
         assert_eq!(found(&|runtime| assert!(runtime.exit(Time::default(), "c", 0))), 0);
+    }
+
+    /// A container `a` that runs in a sandbox `s`, which has ended by itself or not.
+    fn with_sandbox(died: bool) -> Runtime {
+        let (mut runtime, life) = (Runtime::new(1), running("a", "w/1"));
+        let sandbox = Sandbox {
+            pod: life.record.pod.clone(),
+            attempt: 0,
+            ready: true,
+            died: false,
+            created_at: Time::default(),
+            ip: std::net::IpAddr::from([10, 42, 1, 2]),
+            network: Network::Held,
+        };
+        runtime.sandboxes.insert("s".into(), sandbox);
+        runtime.containers.insert("a".into(), life);
+        if died {
+            assert_eq!(runtime.loses_sandbox("s"), Some(vec!["a".to_owned()]));
+        }
+        assert_eq!((runtime.has_lost_sandbox("a"), runtime.sandboxes().count()), (died, usize::from(!died)));
+        runtime
+    }
+
+    #[test]
+    fn what_runs_in_a_sandbox_that_has_died_may_be_stopped() {
+        let pod =
+            json!({"metadata": {"namespace": "default", "name": "a", "uid": "a"}, "status": {"phase": "Running"}});
+        let observer = Observer::of([("pod", pod)]);
+        for died in [false, true] {
+            let (mut runtime, mut breaches) = (with_sandbox(died), Vec::new());
+            assert!(runtime.stop(Time::default(), "a", &observer, &mut breaches).is_ok());
+            assert_eq!(breaches.len(), usize::from(!died), "{breaches:?}");
+        }
+    }
+
+    #[test]
+    fn a_sandbox_is_stopped_when_nothing_is_known_to_run_in_it() {
+        let (mut runtime, mut heard) = (with_sandbox(true), Heard::default());
+        let found = |heard: &Heard, runtime: &Runtime, sandbox: &str| {
+            let mut breaches = Vec::new();
+            heard.asks(1, &Op::StopSandbox(sandbox.to_owned()), runtime, &mut breaches);
+            breaches.len()
+        };
+        // Nobody has heard of it.
+        assert_eq!(found(&heard, &runtime, "s"), 0);
+        heard.hears(&In::Done(OpId(1), Ok(Reply::Snapshot(runtime.snapshot()))));
+        assert_eq!((found(&heard, &runtime, "s"), found(&heard, &runtime, "other")), (1, 0));
+        // That it ends need not have been heard.
+        assert!(runtime.exit(Time::default(), "a", 137));
+        assert_eq!(found(&heard, &runtime, "s"), 0);
+        assert_eq!(runtime.loses_sandbox("s"), None, "it ends once");
     }
 }

@@ -69,6 +69,7 @@ impl Intervals {
             full_store: mean(root, "full store", 4, (20, 90)),
             runtime_away: mean(root, "absent runtimes", 4, (20, 90)),
             driver_away: mean(root, "absent drivers", 4, (10, 60)),
+            sandbox: mean(root, "ends of sandboxes", 4, (10, 60)),
             ..self
         }
     }
@@ -79,8 +80,8 @@ mod tests {
     use super::*;
 
     /// In how many of so many seeds each is on.
-    fn count(options: &Options) -> [usize; 11] {
-        let mut counts = [0; 11];
+    fn count(options: &Options) -> [usize; 12] {
+        let mut counts = [0; 12];
         for seed in 0..400 {
             let drawn = Intervals::default().with_those_apart(&Rng::new(seed), options);
             let Intervals {
@@ -93,12 +94,14 @@ mod tests {
                 full_store,
                 runtime_away,
                 driver_away,
+                sandbox,
                 ..
             } = drawn;
             let has_whims = plugin_whims_one_in(&Rng::new(seed), options) > 0;
             let lies = lies_one_in(&Rng::new(seed), options) > 0;
             let on = [half_cut, stall, clock, moods, full_disk, full_store].map(|mean| mean.is_some());
-            let others = [has_whims, server_clock.is_some(), runtime_away.is_some(), driver_away.is_some(), lies];
+            let apart = [server_clock, runtime_away, driver_away].map(|mean| mean.is_some());
+            let others = [has_whims].into_iter().chain(apart).chain([lies, sandbox.is_some()]);
             for (count, on) in counts.iter_mut().zip(on.into_iter().chain(others)) {
                 *count += usize::from(on);
             }
@@ -121,8 +124,8 @@ mod tests {
     fn each_is_on_in_a_quarter_of_seeds() {
         let usual = Options::default();
         assert!(count(&usual).iter().all(|count| (70..130).contains(count)), "{:?}", count(&usual));
-        assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 11]);
-        assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 11]);
+        assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 12]);
+        assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 12]);
         let of_clones = count(&Options { clones: true, ..Options::default() });
         assert_eq!(of_clones[3], of_clones[6], "moods, and whims with them");
         assert_eq!(of_clones, count(&usual), "clocks with all else");

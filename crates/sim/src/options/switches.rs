@@ -66,6 +66,7 @@ pub const SWITCHES: &[Switch] = &[
         swarm.node.lies_one_in = 0;
     }),
     switch("container-exits", "containers end", |swarm| swarm.intervals.container_exit = None),
+    switch("sandbox-ends", "pods' sandboxes end under them", |swarm| swarm.intervals.sandbox = None),
     switch("guest-ends", "guests shut down, panic or lose their monitor", |swarm| swarm.intervals.guest = None),
     switch("chatter", "a guest's agent comes and goes", |swarm| swarm.intervals.chatter = None),
     switch("forced-deletions", "somebody deletes pods by force", |swarm| swarm.intervals.force_delete = None),

@@ -63,6 +63,7 @@ impl Options {
                 | Bug::CordonsUnheard
                 | Bug::ReleasesUnheard
                 | Bug::SilenceIsWell
+                | Bug::HastySandboxes
                 | Bug::RegistersOnce
                 | Bug::BelievedDrivers
                 | Bug::SmallVolumes,

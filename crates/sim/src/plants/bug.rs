@@ -177,6 +177,7 @@ pub(crate) enum Bug {
     FailedPullsHold,
     LaunchersByLabel,
     SilenceIsWell,
+    HastySandboxes,
     RegistersOnce,
     BelievedDrivers,
     SmallVolumes,

@@ -53,6 +53,7 @@ impl Bug {
             Self::PullsAtOnce => Planted::PullsAtOnce,
             Self::FailedPullsHold => Planted::FailedPullsHold,
             Self::SilenceIsWell => Planted::SilenceIsWell,
+            Self::HastySandboxes => Planted::HastySandboxes,
             _ => return None,
         })
     }

@@ -28,6 +28,7 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         | Bug::UnwrittenCounts
         | Bug::RefusedCounts
         | Bug::SilenceIsWell
+        | Bug::HastySandboxes
         | Bug::RegistersOnce => {
             pods(&mut rng.fork("pods"), safety, &mut acts);
         }

@@ -18,7 +18,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 25] = [
+pub(super) const FAULTS: [Fault; 26] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -27,6 +27,7 @@ pub(super) const FAULTS: [Fault; 25] = [
     Fault::Reboot,
     Fault::Plugin,
     Fault::ContainerExit,
+    Fault::Sandbox,
     Fault::Guest,
     Fault::ForceDelete,
     Fault::Pause,
@@ -58,6 +59,7 @@ impl World {
             Fault::Reboot => intervals.reboot,
             Fault::Plugin => intervals.plugin,
             Fault::ContainerExit => intervals.container_exit,
+            Fault::Sandbox => intervals.sandbox,
             Fault::Guest => intervals.guest,
             Fault::ForceDelete => intervals.force_delete,
             Fault::Pause => intervals.pause,
@@ -172,6 +174,7 @@ impl World {
             Fault::ServerClock => self.set_a_servers_clock(),
             Fault::Mood | Fault::FullDisk | Fault::FullStore => self.falls_short(fault),
             Fault::RuntimeAway | Fault::DriverAway => self.goes_away(fault),
+            Fault::Sandbox => self.sandbox_ends(),
             Fault::Flood => {
                 let count = self.swarm.flood / 6 + rng.below(self.swarm.flood * 5 / 6);
                 let length = between(rng, Duration::from_millis(10), Duration::from_millis(500));

@@ -23,6 +23,7 @@ mod panics;
 mod planted;
 mod requests;
 mod runs;
+mod sandboxes;
 mod scheduling;
 mod shortages;
 mod small;
@@ -169,6 +170,7 @@ enum Fault {
     Reboot,
     Plugin,
     ContainerExit,
+    Sandbox,
     Guest,
     ForceDelete,
     Pause,
@@ -799,6 +801,7 @@ impl World {
         {
             node.plugins.hears(news);
             node.silence.hears(news);
+            node.heard.hears(news);
         }
         let is_answered = matches!(input, Input::Own(OwnIn::Scheduler(_)));
         process.observed += 1;

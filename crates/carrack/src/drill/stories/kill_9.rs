@@ -67,6 +67,14 @@ const KILLED: [Victim; 12] = [
     Victim::All,
     Victim::Launcher,
 ];
+/// What can be planted in one of them: nobody else is killed then.
+const ALONE: [(&str, Victim); 4] = [
+    ("leave-local-storage", Victim::Role(Role::LocalStorage)),
+    ("leave-gpu-extender", Victim::Role(Role::GpuExtender)),
+    ("leave-gpu-plugin", Victim::Role(Role::GpuPlugin)),
+    (SWITCH_OFF, Victim::Launcher),
+];
+const SWITCH_OFF: &str = "switch-off";
 /// For how long a role stays away: shorter than a node's promise to its guests lasts.
 const AWAY: Duration = Duration::from_millis(500);
 /// How long a guest may take to boot, where there is no KVM.
@@ -104,6 +112,10 @@ pub const STORY: Story = Story {
     plants: &[
         Plant { name: "kill-the-guest", what: "the guest is killed, too" },
         Plant { name: "lose-a-write", what: "an object that was acknowledged is deleted behind the drill's back" },
+        Plant { name: "leave-local-storage", what: "local-storage alone is killed, and not started again" },
+        Plant { name: "leave-gpu-extender", what: "the GPU extender alone is killed, and not started again" },
+        Plant { name: "leave-gpu-plugin", what: "the GPU plugin alone is killed, and not started again" },
+        Plant { name: SWITCH_OFF, what: "virt-launcher alone is killed, and its machine switched off" },
     ],
     replaceable: &["kubelet", "scheduler"],
     others: "the API server is one of those that are killed and started again",
@@ -129,7 +141,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let _guests = looks::guests(stage, &below, |_| "guest".to_owned())?;
     let mut work = Work::begin(&cluster, below)?;
     for round in 1..=stage.options.rounds {
-        for victim in KILLED {
+        for victim in victims(stage.options.plant) {
             work.one_kill(&cluster, round, victim)?;
             if stage.planted("kill-the-guest") {
                 stage.step("PLANTED: the guest is killed");
@@ -140,6 +152,17 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     everybody_works(&cluster, &work.below)?;
     work.is_as_it_was(&cluster)?;
     work.end(&cluster)
+}
+
+/// Who is killed in a round, given what is planted.
+fn victims(planted: Option<&str>) -> Vec<Victim> {
+    let alone = ALONE.iter().find(|(name, _)| planted == Some(*name));
+    alone.map_or_else(|| KILLED.to_vec(), |(_, victim)| vec![*victim])
+}
+
+/// What plants that a role is not started again.
+fn leaves(role: Role) -> String {
+    format!("leave-{}", role.name())
 }
 
 /// What runs all the time.
@@ -212,6 +235,10 @@ impl Work {
             stage.lasts(AWAY)?;
         }
         for role in &killed.roles {
+            if stage.planted(&leaves(*role)) {
+                stage.step(format!("PLANTED: {} is not started again", role.name()));
+                continue;
+            }
             cluster.start(*role)?;
             cluster.wait_api()?;
         }
@@ -267,6 +294,11 @@ impl Work {
         drop(self.same.take());
         self.guest.process.kill().context("cannot kill the guest")?;
         stage.journal.state("process of the guest", "killed", Tone::Down);
+        if stage.planted(SWITCH_OFF) {
+            stage.step("PLANTED: the machine is switched off");
+            let off = json!({"spec": {"runStrategy": "Halted"}});
+            cluster.api.merge(&format!("{}/{MACHINE}", api::MACHINES), &off).context("cannot switch it off")?;
+        }
         let next = stage.must(&rules::MACHINES_RUN, "the machine runs again", 120, || {
             let now = guest(cluster, &self.below)?;
             so(now.uid() != self.guest.uid(), || "it is in the pod of the guest that was killed".to_owned())?;
@@ -409,6 +441,19 @@ mod tests {
             assert!(KILLED.contains(&Victim::Role(role)), "{}", role.name());
         }
         assert!(Victim::All.is_or_has(Role::Kubelet) && !Victim::Launcher.is_or_has(Role::Kubelet));
+    }
+
+    #[test]
+    fn what_is_planted_in_one_victim_spares_the_others() {
+        for (name, victim) in ALONE {
+            assert!(STORY.plants.iter().any(|plant| plant.name == name), "{name} cannot be planted");
+            assert_eq!(victims(Some(name)), [victim]);
+            if let Victim::Role(role) = victim {
+                assert_eq!(name, leaves(role));
+            }
+        }
+        assert_eq!(victims(Some("lose-a-write")), KILLED);
+        assert_eq!(victims(None), KILLED);
     }
 
     #[test]
