@@ -3,22 +3,30 @@
 #   make up      a cluster with a running demo guest, from nothing
 #   make down    stop it, leave nothing of it on the machine
 #   make test    all checks and tests
+#   make bench   measure this machine (BENCH)
 #   make soak    simulated clusters for a night (SOAK_SECONDS)
 #
-# CARRACK_DATA_DIR chooses where the cluster lives (/var/lib/carrack). UP_FLAGS are handed to `carrack up`.
+# CARRACK_DATA_DIR chooses where the cluster lives (/var/lib/carrack). UP_FLAGS are handed to `carrack up`, DOWN_FLAGS to
+# `carrack down`, and BENCH (all) to `carrack bench`. `make CARRACK=PROGRAM …` takes a program that is there, and so installs and
+# builds nothing for up, bench and soak: so do the tests that run them.
 
 .DEFAULT_GOAL := help
 .PHONY: help up down test build fmt lint unit e2e bench soak
 
 CARRACK := target/release/carrack
 export CARRACK_DATA_DIR ?= /var/lib/carrack
+BENCH ?= all
+
+# What the program needs that was not named by hand, and the program itself.
+ifeq ($(origin CARRACK),file)
+made = scripts/install-deps $(1) && scripts/build --release
+endif
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 up:
-	@scripts/install-deps build run
-	@scripts/build --release
+	@$(call made,build run)
 	@scripts/demo $(CARRACK) $(UP_FLAGS)
 
 down:
@@ -51,11 +59,9 @@ test: lint
 	scripts/run-tests all
 
 bench:
-	@scripts/install-deps build run
-	@scripts/build --release
-	@$(CARRACK) bench all
+	@$(call made,build run)
+	@$(CARRACK) bench $(BENCH)
 
 soak:
-	@scripts/install-deps build
-	@scripts/build --release
+	@$(call made,build)
 	@scripts/soak $(CARRACK) $(SOAK_SECONDS)

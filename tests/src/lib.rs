@@ -4,6 +4,7 @@
 //!   Sandbox ── network namespace, another machine beside it, data directory
 //!      ├── prepared   a containerd's root with the images of every cluster, linked from `target`
 //!      ├── Run    a command in that namespace, with a limit in time, its output kept
+//!      ├── pages  what they tell a reader to type, as a Run
 //!      ├── Kubectl  the one in PATH, or Debian's, on the sandbox's kubeconfig; objects that are waited for come without it
 //!      └── drop: `carrack down --purge`, then `scripts/leftovers`, which must print nothing
 //! ```
@@ -19,6 +20,7 @@ mod guest;
 mod kubectl;
 mod machines;
 mod objects;
+mod pages;
 mod plugin;
 mod power;
 mod prepared;
@@ -33,6 +35,7 @@ pub use csi::{CsiCall, CsiDriver};
 pub use flexdisks::{Disks, may_grow_mounted};
 pub use kubectl::{Kubectl, debian_kubectl};
 pub use machines::{BOOT_S, CALLS, demo_machine, hasty_machine};
+pub use pages::blocks;
 pub use plugin::Plugin;
 pub use qmp::Qemu;
 pub use run::{Output, Run};

@@ -83,6 +83,14 @@ impl Sandbox {
         file.display().to_string()
     }
 
+    /// A sandbox without a cluster. Whoever starts the first one need not import the images that every cluster has.
+    #[must_use]
+    pub fn prepared() -> Self {
+        let sandbox = Self::new();
+        crate::prepared::give(&sandbox, None);
+        sandbox
+    }
+
     /// A sandbox with a running cluster and these images.
     #[must_use]
     pub fn up(images: &[&str]) -> Self {

@@ -1,39 +1,15 @@
 //! What `docs/operations.md` tells who keeps a cluster to type, done as it stands there, on a sandbox's directories.
-#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
-use carrack_e2e::{Run, Sandbox, assert_contains, carrack, root};
+use carrack_e2e::{Run, Sandbox, assert_contains, blocks};
 
-/// The blocks of commands below a heading of the page, in their order.
-fn blocks(heading: &str) -> Vec<String> {
-    let page = fs::read_to_string(root().join("docs/operations.md")).expect("the page");
-    let section =
-        page.split("\n## ").find(|section| section.starts_with(&format!("{heading}\n"))).expect("the heading");
-    let blocks = section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
-    blocks.collect()
-}
+const PAGE: &str = "docs/operations.md";
 
-/// Runs a block: `carrack` is the program under test, and the machine's directories are the sandbox's.
+/// What is typed in the home directory.
 fn run(sandbox: &Sandbox, block: &str) -> Run {
-    let (home, data_dir) = (sandbox.home(), sandbox.data_dir());
-    let bin = home.join("bin");
-    fs::create_dir_all(&bin).expect("a directory");
-    let program = bin.join("carrack");
-    if !program.exists() {
-        std::os::unix::fs::symlink(carrack(), &program).expect("linked");
-    }
-    let block = block
-        .replace("/var/lib/carrack", &data_dir.display().to_string())
-        .replace("/srv/backup", &home.join("backup").display().to_string());
-    let exports = [
-        ("PATH", format!("{}:$PATH", bin.display())),
-        ("CARRACK_IMAGES_DIR", root().join("target/e2e-images").display().to_string()),
-        ("CARRACK_BOOT_ID_FILE", sandbox.boot_id_file().display().to_string()),
-        ("CARRACK_KUBELET_CONFIG", home.join("limits.yaml").display().to_string()),
-    ];
-    let exports: String = exports.iter().map(|(name, value)| format!("export {name}={value}\n")).collect();
-    sandbox.shell(&format!("set -e\n{exports}{block}")).limit_s(300)
+    sandbox.typed(&sandbox.home(), block)
 }
 
 #[test]
@@ -43,7 +19,7 @@ fn a_cluster_is_restored_from_its_backup() {
     kubectl.apply(r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}, "data": {"a": "b"}}"#);
     let credentials = sandbox.home().join("before.yaml");
     fs::copy(sandbox.data_dir().join("kubeconfig.yaml"), &credentials).expect("copied");
-    let blocks = blocks("Backup and restore");
+    let blocks = blocks(PAGE, "Backup and restore");
     let [backup, restore] = &blocks[..] else { panic!("two blocks: {blocks:?}") };
     run(&sandbox, backup).done();
     let file = sandbox.home().join("backup/monday").display().to_string();
@@ -65,9 +41,34 @@ fn a_cluster_is_restored_from_its_backup() {
 fn a_program_is_exchanged_under_a_cluster() {
     let sandbox = Sandbox::up(&[]);
     let pid = sandbox.pid();
-    let blocks = blocks("Upgrade");
+    let blocks = blocks(PAGE, "Upgrade");
     let [exchange] = &blocks[..] else { panic!("one block: {blocks:?}") };
     run(&sandbox, exchange).done();
     assert_ne!(sandbox.pid(), pid);
     sandbox.kubectl().ok(&["get", "--raw", "/readyz"]);
+}
+
+/// Who administers a cluster from elsewhere, and another machine's agents: what is made for them is good where they are, and theirs alone.
+#[test]
+fn credentials_for_other_machines_are_made() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    let (admin, agents) = (blocks(PAGE, "From another machine"), blocks(PAGE, "Another machine's agents"));
+    let ([admin], [agents, _]) = (&admin[..], &agents[..]) else { panic!("one block and two: {admin:?}, {agents:?}") };
+    run(&sandbox, admin).done();
+    run(&sandbox, agents).done();
+    let home = sandbox.home();
+    for name in ["cluster", "n2-kubelet", "n2-virt-handler", "n2-local-storage"] {
+        let file = home.join(format!("{name}.yaml"));
+        let mode = fs::metadata(&file).expect("a kubeconfig").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{name}");
+        let text = fs::read_to_string(&file).expect("a kubeconfig");
+        assert_contains(&text, &["https://192.0.2.10:6443"]);
+        kubectl.ok(&["--kubeconfig", &file.display().to_string(), "get", "--raw", "/api"]);
+    }
+    for file in ["tls.crt", "tls.key", "ca.crt"] {
+        for dir in ["n2-kubelet", "n2-virt-handler"] {
+            assert!(home.join(dir).join(file).exists(), "{dir}/{file}");
+        }
+    }
 }

@@ -58,6 +58,7 @@ fn request(args: SimArgs) -> Request {
     Request {
         seed: args.seed,
         runs: args.runs,
+        end_after: args.end_after.map(Duration::from_secs),
         plant: args.plant,
         list_plants: args.list_plants,
         list_invariants: args.list_invariants,

@@ -32,6 +32,7 @@ fn main() -> std::io::Result<()> {
     let request = Request {
         seed: number(0),
         runs: number(1),
+        end_after: None,
         plant: words.get(2).cloned(),
         list_invariants: has("--list-invariants"),
         list_plants: has("--list-plants"),

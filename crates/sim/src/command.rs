@@ -24,6 +24,8 @@ pub struct Request {
     pub seed: u64,
     /// How many seeds, one after the other.
     pub runs: u64,
+    /// No run begins after so long, whatever is left of them.
+    pub end_after: Option<Duration>,
     /// A bug to plant, by name.
     pub plant: Option<String>,
     /// Print the planted bugs there are, and do nothing else.
@@ -43,6 +45,7 @@ impl Default for Request {
         Self {
             seed: 1,
             runs: 1,
+            end_after: None,
             plant: None,
             list_plants: false,
             list_invariants: false,
@@ -50,6 +53,13 @@ impl Default for Request {
             shrink: true,
             options: Options::default(),
         }
+    }
+}
+
+impl Request {
+    /// Whether the time is over, from when it began.
+    fn is_over(&self, begun: Instant) -> bool {
+        self.end_after.is_some_and(|time| begun.elapsed() >= time)
     }
 }
 
@@ -87,11 +97,15 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
     if options.small && request.runs > 1 && !options.keep_trace {
         return simulate_small(request, &options, begun, out);
     }
-    let (mut simulated, mut steps) = (Duration::ZERO, 0);
+    let mut sum = Sum::default();
     for seed in (0..request.runs).map(|n| request.seed.wrapping_add(n)) {
+        if request.is_over(begun) {
+            break;
+        }
         let outcome = run(seed, &options);
-        simulated += outcome.simulated;
-        steps += outcome.steps;
+        sum.runs += 1;
+        sum.simulated += outcome.simulated;
+        sum.steps += outcome.steps;
         if options.keep_trace {
             out.write_all(outcome.trace.text().as_bytes())?;
         }
@@ -106,7 +120,7 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
             outcome.trace_hash
         )?;
     }
-    Sum { runs: request.runs, simulated, steps }.say(begun, out)?;
+    sum.say(begun, out)?;
     Ok(true)
 }
 
@@ -123,6 +137,9 @@ fn simulate_small(request: &Request, options: &Options, begun: Instant, out: &mu
         sum.runs += 1;
         sum.simulated += brief.simulated;
         sum.steps += brief.steps;
+        if request.is_over(begun) {
+            return false;
+        }
         if told.elapsed() < PROGRESS {
             return true;
         }

@@ -42,6 +42,9 @@ pub struct SimArgs {
     /// How many seeds, one after the other
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: u64,
+    /// Begin no run after so many seconds, whatever is left of them
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub end_after: Option<u64>,
     /// A bug to plant
     #[arg(long, value_name = "NAME")]
     pub plant: Option<String>,

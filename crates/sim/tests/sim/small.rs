@@ -1,9 +1,10 @@
 //! Small runs: many of them are clean, and each is the same wherever it is played.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use carrack_sim::small::{Brief, play};
-use carrack_sim::{Options, run};
+use carrack_sim::{Options, Request, run, simulate};
 
 /// How many runs all parts play together; the environment may say otherwise.
 const RUNS: u64 = 1300;
@@ -83,4 +84,16 @@ fn a_small_run_is_the_same_wherever_it_is_played() {
         assert_eq!((outcome.trace_hash, outcome.steps), (many[&seed].trace_hash, many[&seed].steps), "seed {seed}");
     }
     assert_ne!(many[&1].trace_hash, many[&53].trace_hash);
+}
+
+/// What is under way then is played to its end: of small runs the first one.
+#[test]
+fn no_run_begins_once_the_time_is_over() {
+    for (options, played) in [(Options::default(), 0), (options(), 1)] {
+        let request = Request { runs: 50, end_after: Some(Duration::ZERO), options, ..Request::default() };
+        let mut printed = Vec::new();
+        assert!(simulate(&request, &mut printed).expect("it is printed"));
+        let printed = String::from_utf8(printed).expect("text");
+        assert!(printed.starts_with(&format!("{played} runs, ")), "{printed}");
+    }
 }
