@@ -778,6 +778,11 @@ impl State {
         self.actual == Actual::Mounted && self.made.is_some()
     }
 
+    /// Whether it may be there, and this kubelet has not seen to it yet.
+    fn may_be_found(&self) -> bool {
+        self.actual != Actual::Absent && !self.is_ready()
+    }
+
     /// When it is to be published again, if its driver wants that.
     fn republish_at(&self) -> Option<Time> {
         match &self.made {
@@ -838,8 +843,11 @@ fn drivers_part(
         return Ok(Some(Part::Unready));
     }
     let inputs = match driver::inputs(pod, &published, config, sources) {
-        // The record and the disk are enough to go on with what was there before a restart.
-        Err(_) if state.actual != Actual::Absent && !state.is_ready() => driver::Inputs::confirm_only(),
+        // The record and the disk are enough to go on with what was there before a restart. Where that was tried and has failed,
+        // what is being read is waited for first: it may be read anew each time that it is tried again.
+        Err(why) if state.may_be_found() && (why != NotReady::Pending || state.failures == 0) => {
+            driver::Inputs::confirm_only()
+        }
         // It is there, and its driver is called again as soon as what lacks has been read: that is no failure to back off from.
         Err(_) if state.is_ready() => {
             state.error = None;

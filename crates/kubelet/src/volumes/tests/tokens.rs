@@ -89,3 +89,38 @@ fn a_failed_call_leaves_what_is_there() {
         "and it is looked at again"
     );
 }
+
+/// After a restart the volume is looked for without what it is made of. Where it is not there, and all that is read anew each time,
+/// its driver is called as soon as that is read.
+#[test]
+fn what_is_not_found_again_waits_for_what_is_read() {
+    let (pod, there) = inline(json!({"requiresRepublish": true}));
+    let broken = |why: NotReady| Fixed { broken: Some(why), ..Fixed::default() };
+    let (pending, away) = (broken(NotReady::Pending), broken(NotReady::Failed("down".into())));
+    let mut before = Volumes::default();
+    published(&mut before, Time(0), &pod, &there);
+    let (entries, version) = before.journal(&pod, &NodeConfig::default());
+    let mut v = Volumes::default();
+    v.restore(&"u".into(), &pod, &entries, None);
+    v.journal_saved("u", version);
+    let mut now = Time(0);
+    // With what the driver is called in the end, if it is.
+    for (sources, expected) in
+        [(&pending, Some(true)), (&pending, None), (&away, Some(true)), (&pending, None), (&there, Some(false))]
+    {
+        now = now + Duration::from_secs(300);
+        let actions = v.wanted(now, &pod, &NodeConfig::default(), &Place::default(), sources);
+        let setup = actions.first().map(|action| match action {
+            VolumeAction::SetUp(setup) => setup.kind.clone(),
+            VolumeAction::TearDown { .. } => panic!("{action:?}"),
+        });
+        let Some(kind) = setup else {
+            assert_eq!(expected, None, "{now:?}");
+            continue;
+        };
+        let VolumeKind::Published(p) = &kind else { panic!("{kind:?}") };
+        assert_eq!(Some(p.confirm_only), expected, "{now:?}");
+        v.started("u", "v", OpId(7), Some(kind.clone()));
+        assert!(v.done(now, "u", "v", OpId(7), &Err(OpError::Failed("nothing is there".into()))).is_some());
+    }
+}
