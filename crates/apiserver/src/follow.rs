@@ -41,12 +41,13 @@ impl<T: Fold> Follower<T> {
 
     /// Hands the value, brought up to the store's present revision, to `read`.
     pub(crate) async fn with<R>(&self, store: &dyn Store, read: impl FnOnce(&mut T) -> R) -> Result<R, StoreError> {
-        let wanted = store.revision();
+        let mut wanted = store.revision();
         loop {
             {
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                // Between two writes, whoever asks finds it settled.
-                if !state.watches.is_empty() && (state.settled >= wanted || state.drain(wanted)) {
+                // Between two writes, whoever asks finds it settled. One that was settled further on may be of before the store was
+                // put back to an older state.
+                if !state.watches.is_empty() && (state.settled == wanted || state.drain(wanted)) {
                     state.settled = state.settled.max(wanted);
                     return Ok(read(&mut state.value));
                 }
@@ -56,7 +57,10 @@ impl<T: Fold> Follower<T> {
             let mut lists = Vec::new();
             for prefix in &self.prefixes {
                 let range = Range { prefix: prefix.clone(), after: None, limit: 0, at: None };
-                lists.push(store.range(range).await?);
+                let page = store.range(range).await?;
+                // What is wanted may be there no more, if the store was put back meanwhile.
+                wanted = wanted.min(page.revision);
+                lists.push(page);
             }
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             // Somebody else was faster, and what is still missing there its watches tell. To fold all anew takes its time, and
@@ -126,17 +130,18 @@ impl<T: Fold> State<T> {
 mod tests {
     use std::pin::pin;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use carrack_store::{MemStore, Op, RangePage, StoreFuture, Txn, TxnOutcome, Value};
     use futures::future::join;
+    use futures::stream;
 
     use super::*;
 
     /// A store that takes its time to read a range.
-    #[derive(Default)]
-    struct Slow(MemStore);
+    struct Slow<S>(S);
 
-    impl Store for Slow {
+    impl<S: Store> Store for Slow<S> {
         fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
             self.0.transact(txn)
         }
@@ -164,6 +169,51 @@ mod tests {
         }
     }
 
+    /// A store that is put back to another state, with which its watches end: etcd after a restore.
+    #[derive(Default)]
+    struct Restored {
+        before: MemStore,
+        after: MemStore,
+        is_restored: Arc<AtomicBool>,
+    }
+
+    impl Restored {
+        fn present(&self) -> &MemStore {
+            if self.is_restored.load(Ordering::Relaxed) { &self.after } else { &self.before }
+        }
+    }
+
+    impl Store for Restored {
+        fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
+            self.present().transact(txn)
+        }
+        fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
+            self.present().get(key)
+        }
+        fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
+            self.present().range(range)
+        }
+        fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
+            let (mut watch, is_restored) = (self.present().watch(prefix, after)?, Arc::clone(&self.is_restored));
+            let was_restored = is_restored.load(Ordering::Relaxed);
+            Ok(Box::pin(stream::poll_fn(move |cx| {
+                let goes_on = is_restored.load(Ordering::Relaxed) == was_restored;
+                if goes_on { Pin::as_mut(&mut watch).poll_next(cx) } else { Poll::Ready(None) }
+            })))
+        }
+        fn revision(&self) -> Revision {
+            self.present().revision()
+        }
+        fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
+            self.present().compact(revision)
+        }
+    }
+
+    fn put(store: &MemStore, key: &str) {
+        let op = Op::Put(key.into(), Value { bytes: "{}".into(), stamp_at: None });
+        store.commit(Txn { checks: Vec::new(), ops: vec![op] }).expect("stored");
+    }
+
     /// Counts how often all was folded, and what.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Folded {
@@ -182,12 +232,8 @@ mod tests {
 
     #[test]
     fn of_those_who_list_at_a_time_one_folds() {
-        let (store, follower) = (Slow::default(), Follower::new(vec!["/a/".to_owned()], Folded::default()));
-        let put = |key: &str| {
-            let op = Op::Put(key.into(), Value { bytes: "{}".into(), stamp_at: None });
-            store.0.commit(Txn { checks: Vec::new(), ops: vec![op] }).expect("stored");
-        };
-        put("/a/1");
+        let (store, follower) = (Slow(MemStore::default()), Follower::new(vec!["/a/".to_owned()], Folded::default()));
+        put(&store.0, "/a/1");
         let mut cx = Context::from_waker(Waker::noop());
         let mut all = pin!(join(follower.with(&store, |folded| *folded), follower.with(&store, |folded| *folded)));
         assert!(all.as_mut().poll(&mut cx).is_pending(), "both list");
@@ -195,8 +241,33 @@ mod tests {
         let want = Folded { times: 1, entries: 1 };
         assert_eq!((one.expect("read"), other.expect("read")), (want, want));
         // Who comes later reads on.
-        put("/a/2");
+        put(&store.0, "/a/2");
         let later = pin!(follower.with(&store, |folded| *folded)).poll(&mut cx);
         assert!(matches!(later, Poll::Ready(Ok(Folded { times: 1, entries: 2 }))), "{later:?}");
+    }
+
+    /// What was folded of a later state says nothing, and nobody waits for a revision that is there no more.
+    #[test]
+    fn a_store_may_be_put_back() {
+        let follower = || Follower::new(vec!["/a/".to_owned()], Folded::default());
+        let (store, known, new) = (Slow(Restored::default()), follower(), follower());
+        for key in ["/a/1", "/a/2", "/a/3"] {
+            put(&store.0.before, key);
+        }
+        put(&store.0.after, "/a/1");
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut before = pin!(known.with(&store, |folded| *folded));
+        assert!(before.as_mut().poll(&mut cx).is_pending(), "it lists");
+        let first = before.as_mut().poll(&mut cx);
+        assert!(matches!(first, Poll::Ready(Ok(Folded { times: 1, entries: 3 }))), "{first:?}");
+        let mut meanwhile = pin!(new.with(&store, |folded| *folded));
+        assert!(meanwhile.as_mut().poll(&mut cx).is_pending(), "it lists");
+        store.0.is_restored.store(true, Ordering::Relaxed);
+        let there = meanwhile.as_mut().poll(&mut cx);
+        assert!(matches!(there, Poll::Ready(Ok(Folded { times: 1, entries: 1 }))), "{there:?}");
+        let mut since = pin!(known.with(&store, |folded| *folded));
+        assert!(since.as_mut().poll(&mut cx).is_pending(), "it lists anew");
+        let second = since.as_mut().poll(&mut cx);
+        assert!(matches!(second, Poll::Ready(Ok(Folded { times: 2, entries: 1 }))), "{second:?}");
     }
 }

@@ -134,12 +134,16 @@ impl Manager {
         }
         for (i, key) in asked {
             self.one_less(i, &key);
-            for barrier in self.hosted[i].runs.get_mut(&key).into_iter().flat_map(|run| &mut run.barriers) {
-                if let Barrier::AtLeast(of, unknown @ u64::MAX) = barrier
-                    && *of == source
-                {
-                    *unknown = revision;
-                }
+            // What it came to doubt since then waits for the next one.
+            let run = self.hosted[i].runs.get_mut(&key);
+            let oldest = run.and_then(|run| {
+                run.barriers.iter_mut().find_map(|barrier| match barrier {
+                    Barrier::AtLeast(of, unknown @ u64::MAX) if *of == source => Some(unknown),
+                    _ => None,
+                })
+            });
+            if let Some(unknown) = oldest {
+                *unknown = revision;
             }
             self.try_finish(now, i, &key);
         }

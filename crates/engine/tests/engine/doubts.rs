@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, Controller, Core as _, Effect, Effects, Input, Key, Manager, Method,
-    Never, Plan, Rng, Setup, Time, TimerId, View, WatchId, WatchItem,
+    Never, Plan, Refusal, Rng, Setup, Source, StatusError, Time, TimerId, View, WatchId, WatchItem,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
@@ -30,12 +30,31 @@ impl Controller for Writer {
     }
 }
 
+/// Has something done to each config map, and writes to those of which it is told that it was not.
+struct Caller;
+
+impl Controller for Caller {
+    fn name(&self) -> &'static str {
+        "caller"
+    }
+    fn setup(&self, s: &mut Setup<'_>) {
+        s.watch_own::<ConfigMap>();
+    }
+    fn reconcile(&mut self, key: &Key, _: &View<'_>, _: Time) -> Plan {
+        Plan::none().call(&Source::of::<ConfigMap>().resource, key.clone(), "turn", json!({}))
+    }
+    fn refused(&mut self, key: &Key, view: &View<'_>, _: &Refusal<'_>, now: Time) -> Plan {
+        Writer.reconcile(key, view, now)
+    }
+}
+
 struct World {
     core: Manager,
     fx: Effects<Never>,
     now: Time,
     timers: Vec<(Time, TimerId)>,
     watch: Option<WatchId>,
+    /// Writes and calls that are under way.
     patches: Vec<CallId>,
     questions: Vec<CallId>,
 }
@@ -50,8 +69,8 @@ fn list(revision: u64, count: usize) -> Value {
 }
 
 impl World {
-    fn new() -> Self {
-        let core = Manager::new("test", Rng::new(1)).with(Writer);
+    fn of(controller: impl Controller + 'static) -> Self {
+        let core = Manager::new("test", Rng::new(1)).with(controller);
         let (timers, patches, questions) = (Vec::new(), Vec::new(), Vec::new());
         let now = Time::from_unix_s(1);
         let mut world = Self { core, fx: Effects::new(), now, timers, watch: None, patches, questions };
@@ -62,7 +81,7 @@ impl World {
         self.core.step(self.now, input, &mut self.fx);
         while let Some(effect) = self.fx.pop() {
             match effect {
-                Effect::Api(id, ApiRequest { method: Method::Patch, .. }) => self.patches.push(id),
+                Effect::Api(id, ApiRequest { method: Method::Patch | Method::Put, .. }) => self.patches.push(id),
                 Effect::Api(id, request) if request.path.contains("limit=1&") || request.path.ends_with("limit=1") => {
                     self.questions.push(id);
                 }
@@ -82,6 +101,12 @@ impl World {
         for id in self.patches.drain(..count).collect::<Vec<_>>() {
             self.answer(id, Err(ApiError::Transport("lost".into())));
         }
+    }
+    /// The cache has got on to a revision.
+    fn shows(&mut self, revision: u64) {
+        let bookmark = json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": revision.to_string()}}});
+        let id = self.watch.expect("a watch");
+        self.step(Input::Watch { id, item: WatchItem::Event(Bytes::from(bookmark.to_string())) });
     }
     /// The one question that is open.
     fn question(&mut self) -> CallId {
@@ -104,7 +129,7 @@ impl World {
 
 #[test]
 fn many_doubts_ask_for_one_revision_at_a_time() {
-    let mut world = World::new();
+    let mut world = World::of(Writer);
     assert_eq!(world.patches.len(), MAPS);
     world.lose(1);
     let first = world.question();
@@ -128,12 +153,33 @@ fn many_doubts_ask_for_one_revision_at_a_time() {
     world.pass(Duration::from_millis(500));
     assert!(world.patches.is_empty(), "nobody's cache shows that yet");
 
-    let bookmark = json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "30"}}});
-    let watch = world.watch.expect("a watch");
-    world.step(Input::Watch { id: watch, item: WatchItem::Event(Bytes::from(bookmark.to_string())) });
+    world.shows(30);
     world.pass(Duration::from_millis(900));
     assert_eq!(world.patches.len(), MAPS - 1, "all but the one that was lost last");
     world.answer(last, ok(&list(30, 1)));
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.patches.len(), MAPS);
+    assert!(world.questions.is_empty());
+}
+
+/// A call may be in doubt, and so may what is written since it failed: each waits for a revision that was asked for after it.
+#[test]
+fn who_is_in_doubt_twice_waits_for_both() {
+    let mut world = World::of(Caller);
+    assert_eq!(world.patches.len(), MAPS);
+    let call = world.patches.remove(0);
+    world.answer(call, Err(ApiError::Status(Box::new(StatusError { code: 500, ..StatusError::default() }))));
+    let first = world.question();
+    let write = world.patches.pop().expect("what is written of it");
+    assert_eq!(world.patches.len(), MAPS - 1);
+    world.answer(write, Err(ApiError::Transport("lost".into())));
+
+    world.answer(first, ok(&list(10, 1)));
+    let second = world.question();
+    world.answer(second, ok(&list(30, 1)));
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.patches.len(), MAPS - 1, "its cache does not show the write yet");
+    world.shows(30);
     world.pass(Duration::from_secs(2));
     assert_eq!(world.patches.len(), MAPS);
     assert!(world.questions.is_empty());

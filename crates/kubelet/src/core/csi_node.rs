@@ -93,10 +93,10 @@ impl CsiNodeState {
         self.due = true;
         self.version += 1;
     }
-    /// Until when nothing is written, where the same was just taken.
-    fn rests_until(&self, asked: Asked) -> Option<Time> {
+    /// Until when nothing is written of this version, where the same was just taken.
+    fn rests_until(&self, asked: Asked, sent: u64) -> Option<Time> {
         let (kind, version, at) = self.taken?;
-        (kind == asked && version == self.version).then_some(at + TELL_AGAIN)
+        (kind == asked && version == sent).then_some(at + TELL_AGAIN)
     }
 }
 
@@ -231,14 +231,15 @@ impl KubeletCore {
                 (Asked::Written, request)
             }
         };
-        if let Some(until) = self.csi_node.rests_until(asked).filter(|until| *until > now) {
+        let sent = if is_whole { self.csi_node.version } else { 0 };
+        if let Some(until) = self.csi_node.rests_until(asked, sent).filter(|until| *until > now) {
             self.wake(until, Wake::CsiNode);
             return;
         }
         let call = fx.api(request);
         self.calls.insert(call, Call::CsiNode(asked));
         self.csi_node.call = Some(call);
-        self.csi_node.sent = if is_whole { self.csi_node.version } else { 0 };
+        self.csi_node.sent = sent;
     }
 
     pub(super) fn csi_node_answered(&mut self, now: Time, asked: Asked, result: Result<ApiResponse, ApiError>) {
@@ -286,10 +287,10 @@ mod tests {
         let mut s = CsiNodeState::default();
         s.up("d".into(), CsiNodeInfo { node_id: "n".into(), max_volumes: 0, topology: BTreeMap::new() });
         s.taken = Some((Asked::Written, s.version, at));
-        assert_eq!(s.rests_until(Asked::Written), Some(at + TELL_AGAIN));
-        assert_eq!(s.rests_until(Asked::Labelled), None);
+        assert_eq!(s.rests_until(Asked::Written, s.version), Some(at + TELL_AGAIN));
+        assert_eq!(s.rests_until(Asked::Labelled, s.version), None);
         s.takes("d", 3);
-        assert_eq!(s.rests_until(Asked::Written), None);
+        assert_eq!(s.rests_until(Asked::Written, s.version), None);
     }
 
     fn says(node_id: &str, topology: &[(&str, &str)]) -> CsiNodeInfo {

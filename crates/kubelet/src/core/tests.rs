@@ -54,7 +54,7 @@ struct Api {
     down: bool,
     /// While set, nobody may list or watch these.
     denied: Option<&'static str>,
-    /// Of which kind what field is not kept of a status that is written.
+    /// Of which kind what field is not kept of a status that is written, or is kept as it was of a spec.
     unkept: Option<(&'static str, &'static str)>,
     events: Vec<String>,
     /// What was written of events: whole, and then what changes of them.
@@ -201,6 +201,13 @@ impl Api {
                 (ok(&self.objects[&path]), news)
             }
             Method::Put => {
+                let mut body = body;
+                if let Some((kind, field)) = self.unkept
+                    && plural(&path) == kind
+                    && let Some(before) = self.objects.get(&path)
+                {
+                    body["spec"][field] = before["spec"][field].clone();
+                }
                 let news = self.put(&path, body);
                 (ok(&self.objects[&path]), news)
             }

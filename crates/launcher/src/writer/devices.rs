@@ -90,15 +90,24 @@ async fn open(path: &Path) -> io::Result<File> {
     Ok(File::from(opened))
 }
 
-/// Whether the host's device mapper has a device, or a part of it.
+/// Whether the host's device mapper has a device, a part of it, or what it is a part of.
 fn is_mapped(path: &Path) -> bool {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return false };
     let number = meta.rdev();
-    let system = PathBuf::from(format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number)));
+    let numbers = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    has_holders(&Path::new("/sys/dev/block").join(numbers))
+}
+
+/// The same of what the kernel tells of a device. A link to it may be given.
+fn has_holders(system: &Path) -> bool {
+    let is_part = |of: &Path| of.join("partition").exists();
     let is_held = |of: &Path| std::fs::read_dir(of.join("holders")).is_ok_and(|mut holders| holders.next().is_some());
-    let parts = std::fs::read_dir(&system).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut parts = parts.filter(|part| part.join("partition").exists());
-    is_held(system.as_path()) || parts.any(|part| is_held(part.as_path()))
+    let parts = std::fs::read_dir(system).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut parts = parts.filter(|part| is_part(part.as_path()));
+    // Where a multipath is, say, of the whole disk, no part of that can be claimed either.
+    is_held(system)
+        || is_part(system) && is_held(system.join("..").as_path())
+        || parts.any(|part| is_held(part.as_path()))
 }
 
 #[cfg(test)]
@@ -123,6 +132,35 @@ mod tests {
             let status = Command::new("losetup").args(["--detach", &self.0]).status().expect("losetup runs");
             assert!(status.success());
         }
+    }
+
+    #[test]
+    fn the_claim_of_a_whole_disk_is_that_of_its_parts_and_the_other_way_round() {
+        let check = |held: Option<&str>, expected: [bool; 3]| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let disk = dir.path().join("block/sda");
+            let all = ["block/sda", "block/sda/sda1", "block/sda/sda2"];
+            for device in all {
+                std::fs::create_dir_all(dir.path().join(device).join("holders")).expect("made");
+            }
+            for part in ["sda1", "sda2"] {
+                std::fs::write(disk.join(part).join("partition"), "").expect("written");
+            }
+            // What else is above a disk is none.
+            std::fs::create_dir_all(dir.path().join("block/holders/x")).expect("made");
+            if let Some(held) = held {
+                std::fs::write(dir.path().join(held).join("holders/dm-0"), "").expect("written");
+            }
+            let found = all.map(|device| {
+                let link = dir.path().join(device.replace('/', "-"));
+                std::os::unix::fs::symlink(dir.path().join(device), &link).expect("linked");
+                has_holders(&link)
+            });
+            assert_eq!(found, expected, "{held:?}");
+        };
+        check(None, [false; 3]);
+        check(Some("block/sda"), [true; 3]);
+        check(Some("block/sda/sda1"), [true, true, false]);
     }
 
     #[tokio::test(start_paused = true)]

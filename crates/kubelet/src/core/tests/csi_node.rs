@@ -54,3 +54,24 @@ fn a_driver_that_cannot_be_entered_keeps_no_other_out() {
     assert!(matches!(drivers, [one] if one["name"] == "disks.example"), "{drivers:?}");
     assert!(w.api.objects[NODE]["metadata"]["labels"]["bad.example/rack"].is_null());
 }
+
+/// Who keeps an entry that is to go is told so every ten seconds.
+#[test]
+fn an_entry_that_stays_is_not_taken_out_again_and_again() {
+    let writes = |w: &World| w.api.history.iter().filter(|(_, path, _)| path == CSI_NODE).count();
+    let mut w = World::new(9);
+    w.edit_or_create_node();
+    driver_up(&mut w);
+    w.api.unkept = Some(("csinodes", "drivers"));
+    let topology = BTreeMap::from([("disks.example/zone".to_owned(), "1".to_owned())]);
+    let info = CsiNodeInfo { node_id: "sim".into(), max_volumes: 0, topology };
+    w.input(Input::Own(In::CsiUp { driver: "disks.example".into(), info }));
+    w.run(15);
+    let before = writes(&w);
+    w.run(60);
+    let again = writes(&w) - before;
+    assert!((5..=7).contains(&again), "{again} writes in a minute");
+    w.api.unkept = None;
+    w.run(15);
+    assert_eq!(w.api.objects[CSI_NODE]["spec"]["drivers"][0]["topologyKeys"], json!(["disks.example/zone"]));
+}

@@ -194,9 +194,11 @@ impl Guest {
         self.trouble = Some(why);
     }
 
-    /// An operation succeeded.
+    /// An operation succeeded. What was made ready may still not do: then it is tried again later each time, too.
     pub fn succeeded(&mut self, now: Time, flight: &Flight, reply: Reply) {
-        self.failures = 0;
+        if !matches!(flight, Flight::Prepare(_)) {
+            self.failures = 0;
+        }
         self.retry_at = None;
         self.trouble = None;
         match (flight, reply) {

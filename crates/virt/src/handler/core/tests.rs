@@ -548,6 +548,13 @@ fn what_does_not_do_is_made_ready_anew() {
     rig.domain(Phase::Waiting, None);
     rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::default())));
     assert!(rig.told.iter().any(|told| told.contains("has no key userdata")), "{:?}", rig.told);
+    // Later each time.
+    for _ in 0..5 {
+        rig.pass(Duration::from_secs(1));
+        rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::default())));
+    }
+    rig.pass(Duration::from_secs(1));
+    assert!(rig.idle());
     rig.pass(Duration::from_secs(1));
     let files = BTreeMap::from([("userdata".to_owned(), b"#cloud-config".to_vec())]);
     let mended = Prepared { secrets: BTreeMap::from([("init-udata".to_owned(), files)]), ..Prepared::default() };
