@@ -81,7 +81,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Context, Poll, Waker};
 
-    use carrack_store::{MemStore, RangePage, Revision, StoreFuture, Watch};
+    use carrack_store::{MemStore, StoreFuture};
     use serde_json::json;
 
     use super::*;
@@ -95,7 +95,10 @@ mod tests {
         asked: AtomicUsize,
     }
 
-    impl Store for Slow {
+    impl carrack_store::Layer for Slow {
+        fn below(&self) -> &dyn Store {
+            &self.store
+        }
         fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
             self.asked.fetch_add(1, Ordering::Relaxed);
             Box::pin(async move {
@@ -106,21 +109,6 @@ mod tests {
                 std::future::poll_fn(once).await;
                 self.store.transact(txn).await
             })
-        }
-        fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
-            self.store.get(key)
-        }
-        fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
-            self.store.range(range)
-        }
-        fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
-            self.store.watch(prefix, after)
-        }
-        fn revision(&self) -> Revision {
-            self.store.revision()
-        }
-        fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-            self.store.compact(revision)
         }
     }
 

@@ -132,7 +132,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use carrack_store::{MemStore, Op, RangePage, StoreFuture, Txn, TxnOutcome, Value};
+    use carrack_store::{MemStore, Op, RangePage, StoreFuture, Txn, Value};
     use futures::future::join;
     use futures::stream;
 
@@ -141,12 +141,9 @@ mod tests {
     /// A store that takes its time to read a range.
     struct Slow<S>(S);
 
-    impl<S: Store> Store for Slow<S> {
-        fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
-            self.0.transact(txn)
-        }
-        fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
-            self.0.get(key)
+    impl<S: Store> carrack_store::Layer for Slow<S> {
+        fn below(&self) -> &dyn Store {
+            &self.0
         }
         fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
             Box::pin(async move {
@@ -157,15 +154,6 @@ mod tests {
                 std::future::poll_fn(once).await;
                 self.0.range(range).await
             })
-        }
-        fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
-            self.0.watch(prefix, after)
-        }
-        fn revision(&self) -> Revision {
-            self.0.revision()
-        }
-        fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-            self.0.compact(revision)
         }
     }
 
@@ -183,15 +171,9 @@ mod tests {
         }
     }
 
-    impl Store for Restored {
-        fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
-            self.present().transact(txn)
-        }
-        fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
-            self.present().get(key)
-        }
-        fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
-            self.present().range(range)
+    impl carrack_store::Layer for Restored {
+        fn below(&self) -> &dyn Store {
+            self.present()
         }
         fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
             let (mut watch, is_restored) = (self.present().watch(prefix, after)?, Arc::clone(&self.is_restored));
@@ -200,12 +182,6 @@ mod tests {
                 let goes_on = is_restored.load(Ordering::Relaxed) == was_restored;
                 if goes_on { Pin::as_mut(&mut watch).poll_next(cx) } else { Poll::Ready(None) }
             })))
-        }
-        fn revision(&self) -> Revision {
-            self.present().revision()
-        }
-        fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-            self.present().compact(revision)
         }
     }
 

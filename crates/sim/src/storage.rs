@@ -11,9 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use carrack_engine::Rng;
-use carrack_store::{
-    Entry, MemStore, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch,
-};
+use carrack_store::{Entry, MemStore, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome};
 
 use crate::chance::Delay;
 
@@ -156,7 +154,10 @@ impl PacedStore {
     }
 }
 
-impl Store for PacedStore {
+impl carrack_store::Layer for PacedStore {
+    fn below(&self) -> &dyn Store {
+        &*self.store
+    }
     fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
         Box::pin(async move {
             // Once before the commit and once after it, so that a crash may fall on either side: what nobody has heard of is lost
@@ -187,15 +188,6 @@ impl Store for PacedStore {
                 page => page,
             }
         })
-    }
-    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
-        self.store.watch(prefix, after)
-    }
-    fn revision(&self) -> Revision {
-        self.store.revision()
-    }
-    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-        self.store.compact(revision)
     }
 }
 

@@ -23,6 +23,7 @@ pub mod bench;
 pub mod embedded;
 mod entry;
 pub mod etcd;
+mod layer;
 pub mod mem;
 mod memo;
 mod model;
@@ -30,6 +31,7 @@ mod packer;
 
 pub use embedded::EmbeddedStore;
 pub use etcd::EtcdStore;
+pub use layer::Layer;
 pub use mem::MemStore;
 pub use memo::Memo;
 pub use model::*;

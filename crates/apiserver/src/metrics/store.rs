@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use carrack_store::{Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
+use carrack_store::{Layer, Op, Range, RangePage, Store, StoreError, StoreFuture, Txn, TxnOutcome};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -86,7 +86,11 @@ impl Metered {
     }
 }
 
-impl Store for Metered {
+impl Layer for Metered {
+    fn below(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
         let (operation, key) = match txn.ops.first() {
             Some(Op::Put(key, _)) => {
@@ -98,41 +102,8 @@ impl Store for Metered {
         };
         Box::pin(async move { self.timed(operation, &key, self.store.transact(txn)).await })
     }
-
-    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
-        self.store.get(key)
-    }
-
     fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
         let prefix = range.prefix.clone();
         Box::pin(async move { self.timed("list", &prefix, self.store.range(range)).await })
-    }
-
-    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
-        self.store.watch(prefix, after)
-    }
-
-    fn revision(&self) -> Revision {
-        self.store.revision()
-    }
-
-    fn sync(&self) -> StoreFuture<'_, Revision> {
-        self.store.sync()
-    }
-
-    fn fault(&self) -> Option<StoreError> {
-        self.store.fault()
-    }
-
-    fn health(&self) -> StoreFuture<'_, ()> {
-        self.store.health()
-    }
-
-    fn size_bytes(&self) -> Option<u64> {
-        self.store.size_bytes()
-    }
-
-    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-        self.store.compact(revision)
     }
 }

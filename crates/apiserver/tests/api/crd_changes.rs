@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
 use carrack_apiserver::{Status, storage_prefix};
-use carrack_store::{Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
+use carrack_store::{Entry, Op, Revision, Store, StoreError, StoreFuture, Txn, Watch};
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, names, now, revision};
@@ -115,9 +115,9 @@ impl Counted {
     }
 }
 
-impl Store for Counted {
-    fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
-        self.store.transact(txn)
+impl carrack_store::Layer for Counted {
+    fn below(&self) -> &dyn Store {
+        &*self.store
     }
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
         if key.starts_with("/registry/sea.example.com/boats/") {
@@ -125,20 +125,11 @@ impl Store for Counted {
         }
         self.store.get(key)
     }
-    fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
-        self.store.range(range)
-    }
     fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
         if prefix.ends_with("boats.sea.example.com") {
             self.opened.fetch_add(1, Ordering::Relaxed);
         }
         self.store.watch(prefix, after)
-    }
-    fn revision(&self) -> Revision {
-        self.store.revision()
-    }
-    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-        self.store.compact(revision)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use carrack_apiserver::{Body, LocalApi, LocalGroupVersion, LocalRequest, Response, body};
 use carrack_auth::Caller;
-use carrack_store::{Entry, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
+use carrack_store::{Store, StoreError, StoreFuture};
 use futures::future::BoxFuture;
 use http::Method;
 use serde_json::{Value, json};
@@ -114,27 +114,12 @@ fn health_and_version() {
 /// A store that is elsewhere, and does not say a word.
 struct Hangs(Arc<dyn Store>);
 
-impl Store for Hangs {
-    fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
-        self.0.transact(txn)
-    }
-    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
-        self.0.get(key)
-    }
-    fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
-        self.0.range(range)
-    }
-    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
-        self.0.watch(prefix, after)
-    }
-    fn revision(&self) -> Revision {
-        self.0.revision()
+impl carrack_store::Layer for Hangs {
+    fn below(&self) -> &dyn Store {
+        &*self.0
     }
     fn health(&self) -> StoreFuture<'_, ()> {
         Box::pin(async { Err(StoreError::Unavailable("it does not answer".to_owned())) })
-    }
-    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-        self.0.compact(revision)
     }
 }
 

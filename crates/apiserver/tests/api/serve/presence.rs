@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_apiserver::serve::Settings;
-use carrack_store::{
-    Entry, MemStore, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Value, Watch,
-    WatchItem, stamp_place,
-};
+use carrack_store::{MemStore, Op, Store, StoreFuture, Txn, TxnOutcome, Value, WatchItem, stamp_place};
 use futures::StreamExt as _;
 use tokio::sync::Notify;
 
@@ -21,28 +18,16 @@ struct Stuck {
     tried: Notify,
 }
 
-impl Store for Stuck {
+impl carrack_store::Layer for Stuck {
+    fn below(&self) -> &dyn Store {
+        &self.store
+    }
     fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
         if txn.ops.iter().any(|op| matches!(op, Op::Delete(key) if key.starts_with("/registry/events/"))) {
             self.tried.notify_one();
             return Box::pin(std::future::pending());
         }
         self.store.transact(txn)
-    }
-    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
-        self.store.get(key)
-    }
-    fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
-        self.store.range(range)
-    }
-    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
-        self.store.watch(prefix, after)
-    }
-    fn revision(&self) -> Revision {
-        self.store.revision()
-    }
-    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
-        self.store.compact(revision)
     }
 }
 
