@@ -52,6 +52,11 @@ impl CustomKinds {
         Self { others: builtin.iter().map(place).chain(events).collect(), ..Self::default() }
     }
 
+    /// Does not tell of these either.
+    pub(crate) fn ignore(&mut self, resources: &[Resource]) {
+        self.others.extend(resources.iter().map(place));
+    }
+
     /// None yet, and never another than this one: one that the API server serves only where it is told to.
     pub(crate) fn only(group: &str, plural: &str) -> Self {
         Self { only: Some((group.to_owned(), plural.to_owned())), ..Self::default() }

@@ -85,6 +85,13 @@ impl GarbageCollector {
         Self { custom: CustomKinds::beside(&builtin), builtin, planted: None }
     }
 
+    /// Does not look for these among what discovery and definitions tell of.
+    #[must_use]
+    pub fn ignoring(mut self, resources: &[Resource]) -> Self {
+        self.custom.ignore(resources);
+        self
+    }
+
     pub(crate) fn with_planted(mut self, bug: Option<Planted>) -> Self {
         self.planted = bug;
         self

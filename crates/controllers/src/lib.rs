@@ -72,6 +72,9 @@ pub struct Config {
     /// The built-in kinds whose objects can have owners and go with their namespace; those of custom resource
     /// definitions are found.
     pub collected: Vec<Resource>,
+    /// Kinds of which nobody collects garbage, whoever serves them, beside events (`gcIgnoredResources` of upstream's
+    /// GarbageCollectorControllerConfiguration).
+    pub ignored: Vec<Resource>,
     /// The cluster's CA certificate, in PEM.
     pub ca_pem: String,
     /// A bug to put in, for the simulator, which must find it; never for a real process.
@@ -139,8 +142,12 @@ pub enum Planted {
 #[must_use]
 pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
     let cluster: Vec<Box<dyn Controller>> = vec![
-        Box::new(GarbageCollector::new(config.collected.clone()).with_planted(config.planted)),
-        Box::new(NamespaceController::new(config.collected.clone()).with_planted(config.planted)),
+        Box::new(
+            GarbageCollector::new(config.collected.clone()).ignoring(&config.ignored).with_planted(config.planted),
+        ),
+        Box::new(
+            NamespaceController::new(config.collected.clone()).ignoring(&config.ignored).with_planted(config.planted),
+        ),
         Box::new(ServiceAccountController),
         Box::new(AccountSecrets::new(config.ca_pem.clone())),
         Box::new(RootCaController::new(config.ca_pem.clone())),

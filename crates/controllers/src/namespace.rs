@@ -48,6 +48,12 @@ impl NamespaceController {
             unproved: false,
         }
     }
+    /// Does not look for these among what discovery and definitions tell of.
+    #[must_use]
+    pub fn ignoring(mut self, resources: &[Resource]) -> Self {
+        self.custom.ignore(resources);
+        self
+    }
     pub(crate) fn with_planted(mut self, bug: Option<Planted>) -> Self {
         self.unproved = bug == Some(Planted::UnprovedEmptiness);
         if bug == Some(Planted::UnreadServers) {

@@ -98,6 +98,12 @@ impl Selector {
     pub fn labels(labels: impl Into<String>) -> Self {
         Self { labels: labels.into(), ..Self::default() }
     }
+    /// Whether it selects everything that there is in a namespace.
+    #[must_use]
+    pub fn is_all_of(&self, namespace: &str) -> bool {
+        let Self { namespace: only, labels, fields } = self;
+        labels.is_empty() && fields.is_empty() && (only.is_empty() || only == namespace)
+    }
     /// Whether it selects everything.
     #[must_use]
     pub fn is_all(&self) -> bool {

@@ -78,6 +78,12 @@ impl Source {
     pub fn of<K: Kind>() -> Self {
         Self { resource: K::resource(), selector: Selector::all(), metadata_only: false, every: None }
     }
+    /// All objects of a typed kind in one namespace.
+    #[must_use]
+    pub fn within<K: Kind>(namespace: &str) -> Self {
+        let selector = Selector { namespace: namespace.to_owned(), ..Selector::all() };
+        Self { selector, ..Self::of::<K>() }
+    }
     /// The metadata of all objects of a resource.
     #[must_use]
     pub fn metadata(resource: Resource) -> Self {

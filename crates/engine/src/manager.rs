@@ -695,7 +695,9 @@ impl Manager {
     /// What a controller's caches must show of an object that somebody else wrote, and do not show yet.
     fn unseen_barriers(&self, i: usize, target: &Target, revision: u64) -> Vec<Barrier> {
         let barriers = self.sources_in(i, &target.group, &target.plural).into_iter();
-        let barriers = barriers.filter(|s| s.selector.is_all()).map(|source| Barrier::AtLeast(source, revision));
+        let barriers = barriers
+            .filter(|s| s.selector.is_all_of(&target.key.namespace))
+            .map(|source| Barrier::AtLeast(source, revision));
         barriers.filter(|barrier| !self.reached(barrier)).collect()
     }
 
@@ -707,8 +709,10 @@ impl Manager {
         }
         let revision = result.as_ref().ok().map_or(0, revision_of);
         let informers = &self.informers;
-        let is_read =
-            |target: &Target| informers.keys().any(|s| s.selector.is_all() && is_of(s, &target.group, &target.plural));
+        let shows = |s: &Source, target: &Target| {
+            s.selector.is_all_of(&target.key.namespace) && is_of(s, &target.group, &target.plural)
+        };
+        let is_read = |target: &Target| informers.keys().any(|source| shows(source, target));
         let Some((target, waited)) = self.unseen.answered(id, (revision > 0).then_some(revision), is_read) else {
             return;
         };

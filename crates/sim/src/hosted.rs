@@ -196,7 +196,9 @@ impl Hosted {
                 };
                 let (slice, mut collected) = (settings.slice, collected());
                 collected.retain(|resource| slice.is_none_or(|slice| slice.collects(&resource.plural)));
-                let config = carrack_controllers::Config { collected, ca_pem: "the CA".into(), planted };
+                // What is left out would be found by discovery, and read after all.
+                let ignored = slice.map(Slice::ignored).unwrap_or_default();
+                let config = carrack_controllers::Config { collected, ignored, ca_pem: "the CA".into(), planted };
                 let mut all = carrack_controllers::all(&config);
                 all.retain(|controller| slice.is_none_or(|slice| slice.has_controller(controller.name())));
                 let core = Manager::new("kube-controller-manager", rng).with_all(all);

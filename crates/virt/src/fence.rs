@@ -30,9 +30,10 @@
 //! holds of every guest that is bound, because nothing but a handler which keeps to the above can start it: launchers speak
 //! no other handler's language.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::Time;
+use carrack_engine::{Source, Time, View};
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
@@ -56,6 +57,18 @@ pub const RESET_AFTER: Duration = Duration::from_secs(4);
 pub const MARGIN: Duration = Duration::from_secs(3);
 /// A node that was silent for so long takes no new guests.
 pub const SUSPECT_AFTER: Duration = Duration::from_secs(6);
+
+/// The Leases of nodes, and no others.
+#[must_use]
+pub fn leases() -> Source {
+    Source::within::<Lease>(NODE_LEASE_NAMESPACE)
+}
+
+/// The Lease of a node, where a controller watches [`leases`].
+#[must_use]
+pub fn lease<'a>(view: &'a View<'_>, node: &str) -> Option<&'a Arc<Lease>> {
+    view.cache_of::<Lease>(&leases())?.get(NODE_LEASE_NAMESPACE, node)
+}
 
 /// Where a node's Lease is.
 #[must_use]

@@ -127,7 +127,7 @@ impl Network {
             Some(Plant::Of(bug)) => Some(bug),
             _ => None,
         };
-        let config = Config { collected, ca_pem: "the CA".into(), planted };
+        let config = Config { collected, ca_pem: "the CA".into(), planted, ..Config::default() };
         let controllers = all(&config).into_iter().filter(|c| !TIMEKEEPERS.contains(&c.name()));
         // Every life has the same name: that the Lease is its own says nothing about what was sent before.
         let core = Manager::new("controllers", self.rng.fork(&format!("life {}", self.life)))

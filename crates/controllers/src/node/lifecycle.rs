@@ -67,8 +67,13 @@ pub struct NodeLifecycle {
     deaf: bool,
 }
 
+/// No others: leaders renew theirs several times a second.
+fn leases() -> Source {
+    Source::within::<Lease>(LEASES)
+}
+
 fn lease_of<'a>(view: &'a View<'_>, node: &Node) -> Option<&'a std::sync::Arc<Lease>> {
-    view.get::<Lease>(LEASES, node.name())
+    view.cache_of::<Lease>(&leases())?.get(LEASES, node.name())
 }
 
 impl NodeLifecycle {
@@ -99,7 +104,7 @@ impl NodeLifecycle {
             return (now.since(at), GRACE);
         }
         // While nothing can be heard, nobody is silent.
-        let steady = view.steady_since(&Source::of::<Lease>()).unwrap_or(now);
+        let steady = view.steady_since(&leases()).unwrap_or(now);
         (now.since(at.max(self.fresh).max(steady)), if never { STARTUP_GRACE } else { GRACE })
     }
 
@@ -227,11 +232,7 @@ impl Controller for NodeLifecycle {
         setup.watch_own::<Node>();
         // How many of a zone are silent is looked at for each.
         setup.index::<Node>(BY_HEALTH, by_health);
-        setup.watch::<Lease>(
-            |lease, _| {
-                if lease.namespace() == LEASES { vec![Key::new("", lease.name())] } else { Vec::new() }
-            },
-        );
+        setup.watch_source::<Lease>(leases(), |lease, _| vec![Key::new("", lease.name())]);
         setup.index::<Pod>(BY_READY, by_ready);
         setup.read::<Pod>();
     }

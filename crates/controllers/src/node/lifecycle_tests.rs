@@ -25,7 +25,7 @@ fn step(c: &mut NodeLifecycle, nodes: &[Value], leases: &[Value], name: &str, at
     let caches = Caches::new()
         .with_index::<Node>(BY_HEALTH, by_health)
         .with::<Node>(nodes.iter().cloned().map(of))
-        .with::<Lease>(leases.iter().cloned().map(of))
+        .with_source::<Lease>(super::leases(), leases.iter().cloned().map(of))
         .with_index::<Pod>(BY_READY, by_ready)
         .with::<Pod>([of(pod)]);
     c.reconcile(&Key::new("", name), &caches.view(), Time::from_unix_s(at_s))

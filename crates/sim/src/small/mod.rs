@@ -17,6 +17,7 @@ mod fork;
 use std::time::Duration;
 
 use carrack_engine::Rng;
+use carrack_types::resource::Resource;
 
 use crate::chance::between;
 use crate::options::{LATEST, NetFaults, Options, Swarm};
@@ -181,6 +182,14 @@ impl Slice {
     /// Whether garbage of a kind is collected.
     pub(crate) fn collects(&self, plural: &str) -> bool {
         self.collected.contains(&plural)
+    }
+
+    /// The built-in kinds of which no garbage is collected here: nobody makes any, or they own nothing that there is.
+    pub(crate) fn ignored(&self) -> Vec<Resource> {
+        let has_machines = matches!(self.kind, Kind::Machines | Kind::Clones | Kind::Copies);
+        let is_of_machines = |group: &str| has_machines && group.ends_with("kubevirt.io");
+        let rows = carrack_schema::table::builtin().iter().filter_map(|row| row.resource());
+        rows.filter(|found| !self.collects(&found.plural) && !is_of_machines(&found.group)).collect()
     }
 
     /// Whether a process is part of it that is beside others of its kind alone.

@@ -25,11 +25,11 @@ pub mod recovery;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Source, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::well_known::kubevirt::{
-    FENCED_ANNOTATION, FENCED_BY_ANNOTATION, HEARTBEAT_ANNOTATION, NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL,
+    FENCED_ANNOTATION, FENCED_BY_ANNOTATION, HEARTBEAT_ANNOTATION, SCHEDULABLE_LABEL,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -96,7 +96,7 @@ impl Controller for NodeController {
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Node>();
-        setup.watch::<Lease>(|lease, _| of_lease(lease).into_iter().collect());
+        setup.watch_source::<Lease>(fence::leases(), |lease, _| vec![Key::new("", lease.name())]);
         setup.watch::<VirtualMachineInstance>(|vmi, _| {
             let node = place_of(vmi);
             if node.is_empty() { Vec::new() } else { vec![Key::new("", node)] }
@@ -108,14 +108,14 @@ impl Controller for NodeController {
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let node = view.get::<Node>("", &key.name).map(AsRef::as_ref);
-        let lease = view.get::<Lease>(NODE_LEASE_NAMESPACE, &key.name).map(AsRef::as_ref);
+        let lease = fence::lease(view, &key.name).map(AsRef::as_ref);
         let heartbeat = node.and_then(|node| node.annotation(HEARTBEAT_ANNOTATION));
         let beat = self.heartbeats.since(&key.name, heartbeat.unwrap_or_default(), now);
         let (suspect_at, fence_at) = match lease {
             Some(lease) => {
                 let heard = self.leases.since(&key.name, lease.meta().resource_version.as_deref().unwrap_or(""), now);
                 // Only as long as leases are heard of is one that does not change a silence.
-                let heard = heard.max(view.steady_since(&Source::of::<Lease>()).unwrap_or(now));
+                let heard = heard.max(view.steady_since(&fence::leases()).unwrap_or(now));
                 let said = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(Time::from);
                 let heard = said.filter(|_| self.planted == Some(Planted::LeaseByWallClock)).unwrap_or(heard);
                 // A mark is the control plane's own word, and no sign of the node's life.
@@ -126,7 +126,7 @@ impl Controller for NodeController {
             }
             None => {
                 let missing = self.leases.since(&key.name, "", now);
-                let missing = missing.max(view.steady_since(&Source::of::<Lease>()).unwrap_or(now));
+                let missing = missing.max(view.steady_since(&fence::leases()).unwrap_or(now));
                 let suspect_at = if node.is_some() { beat + HEARTBEAT_TIMEOUT } else { now };
                 (suspect_at, Some(missing + fence::LEASE_DURATION + fence::MARGIN))
             }
@@ -198,11 +198,6 @@ fn fence(
         Some(node) => plan.told(EventRecord::warning(node, "NodeFenced", message)),
         None => plan,
     }
-}
-
-/// The node that a Lease is about, if it is one of ours.
-fn of_lease(lease: &Lease) -> Option<Key> {
-    (lease.namespace() == NODE_LEASE_NAMESPACE).then(|| Key::new("", lease.name()))
 }
 
 /// The instances that a node has or is about to have, and those that are over and have left a launcher there, ordered by key.

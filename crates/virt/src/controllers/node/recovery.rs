@@ -26,8 +26,7 @@ use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::volume::{Attachable, DEAD_USERS, VOLUME_USERS, attachment_of_unique, dead_users, users};
 use carrack_types::well_known::kubevirt::{
-    FAILOVER_ANNOTATION, FENCED_BY_ANNOTATION, NODE_LEASE_NAMESPACE, NODE_UNRESPONSIVE, RECOVERY_CONDITION,
-    SCHEDULABLE_LABEL,
+    FAILOVER_ANNOTATION, FENCED_BY_ANNOTATION, NODE_UNRESPONSIVE, RECOVERY_CONDITION, SCHEDULABLE_LABEL,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -80,9 +79,8 @@ impl Controller for RecoveryController {
             let silent = is_silent(Some(node)) || is_out_of_service(node, planted);
             if silent { on_node(node.name(), view) } else { recovering(node.name(), view) }
         });
-        setup.watch::<Lease>(|lease, view| {
-            let marked = lease.namespace() == NODE_LEASE_NAMESPACE && fence::is_marked(lease);
-            if marked { on_node(lease.name(), view) } else { Vec::new() }
+        setup.watch_source::<Lease>(fence::leases(), |lease, view| {
+            if fence::is_marked(lease) { on_node(lease.name(), view) } else { Vec::new() }
         });
     }
 
@@ -111,7 +109,7 @@ impl Controller for RecoveryController {
         if place.is_empty() {
             return describe(vmi, None, now);
         }
-        let lease = view.get::<Lease>(NODE_LEASE_NAMESPACE, place).map(AsRef::as_ref);
+        let lease = fence::lease(view, place).map(AsRef::as_ref);
         let why = if lease.is_some_and(|lease| fence::proves_dead(lease, vmi)) {
             Some(format!("the lease of node {place} has run out; its guests have stopped"))
         } else {
@@ -244,7 +242,7 @@ fn is_left_for_good(vmi: &VirtualMachineInstance, pod: &Pod, view: &View<'_>, pl
     let Some(place) = node_of(pod) else { return false };
     let is_dead =
         |lease: &Arc<Lease>| fence::proves_dead(lease, vmi) || fence::is_marked(lease) && !was_handed_over(vmi);
-    view.get::<Lease>(NODE_LEASE_NAMESPACE, place).is_some_and(is_dead)
+    fence::lease(view, place).is_some_and(is_dead)
         || view.get::<Node>("", place).is_some_and(|node| is_out_of_service(node, planted))
 }
 

@@ -3,7 +3,7 @@
 use carrack_engine::testing::Caches;
 use carrack_engine::{Absent, Controller, Key, Plan, Time, Write};
 use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, attachment_name, flex_attachment_name};
-use carrack_types::well_known::kubevirt::NODE_UNRESPONSIVE;
+use carrack_types::well_known::kubevirt::{NODE_LEASE_NAMESPACE, NODE_UNRESPONSIVE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -70,7 +70,11 @@ fn indexed() -> Caches {
 }
 
 fn caches(nodes: &[Node], leases: &[Lease], instances: &[VirtualMachineInstance]) -> Caches {
-    indexed().with(nodes.to_vec()).with(leases.to_vec()).with(instances.to_vec()).with::<Pod>([])
+    indexed()
+        .with(nodes.to_vec())
+        .with_source(fence::leases(), leases.to_vec())
+        .with(instances.to_vec())
+        .with::<Pod>([])
 }
 
 fn watch(
@@ -171,7 +175,11 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
     let mut taken = node("false", None);
     taken.spec = Some(of(json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]})));
     let check = |nodes: &[Node], leases: &[Lease], vmi: VirtualMachineInstance, goes: bool| {
-        let caches = indexed().with(nodes.to_vec()).with(leases.to_vec()).with([vmi.clone()]).with([launcher()]);
+        let caches = indexed()
+            .with(nodes.to_vec())
+            .with_source(fence::leases(), leases.to_vec())
+            .with([vmi.clone()])
+            .with([launcher()]);
         let plan =
             RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000));
         let gone: Vec<_> = plan.writes.iter().filter(|w| matches!(w, Write::Delete { .. })).collect();

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::resource::Object;
-use carrack_types::well_known::kubevirt::{NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL};
-use k8s_openapi::api::coordination::v1::Lease;
+use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use k8s_openapi::api::core::v1::{
     Node, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
 };
@@ -74,7 +73,7 @@ pub(super) fn term(world: &World<'_>, handed_over: &VirtualMachineInstance) -> O
         return None;
     }
     let node = handed_over.status.as_ref()?.node_name.as_str();
-    let lease = world.view.get::<Lease>(NODE_LEASE_NAMESPACE, node)?;
+    let lease = fence::lease(world.view, node)?;
     (!fence::is_marked(lease)).then(|| fence::term(lease))
 }
 

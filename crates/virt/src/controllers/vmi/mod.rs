@@ -145,7 +145,7 @@ impl Controller for VmiController {
         setup.watch::<KubeVirt>(|_, view| waiting(view, WAITS));
         setup.read::<PersistentVolume>();
         setup.read::<VirtualMachine>();
-        setup.read::<Lease>();
+        setup.watch_source::<Lease>(crate::fence::leases(), |_, _| Vec::new());
         defined::setup(setup);
     }
 

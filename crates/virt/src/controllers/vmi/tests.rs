@@ -97,7 +97,7 @@ fn caches(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, clu
         .with(cluster)
         .with::<PersistentVolumeClaim>([])
         .with::<VirtualMachine>([])
-        .with::<Lease>([])
+        .with_source::<Lease>(crate::fence::leases(), [])
 }
 
 fn controller() -> VmiController {
@@ -359,7 +359,8 @@ fn the_hand_over_tells_the_term_in_which_a_bound_guest_starts() {
             merge(&mut object, more);
             read::<Lease>(object)
         });
-        let caches = caches(vmi("Scheduling", annotations), Some(pod(state, json!({}))), None, None).with(lease);
+        let caches = caches(vmi("Scheduling", annotations), Some(pod(state, json!({}))), None, None)
+            .with_source(crate::fence::leases(), lease);
         let patch = patched(&controller().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW));
         let told = patch["metadata"]["annotations"]["kubevirt.io/fencing-token"].as_str();
         assert_eq!(told, token, "{name}: {patch}");
