@@ -1,5 +1,11 @@
 //! Historical behaviour that can be put back, for the simulator to find.
 
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::pods::plan::{Start, newest};
+use crate::runtime::ContainerRecord;
+use crate::spec::pod::{self, ContainerKind};
+
 /// What is wrong again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
@@ -98,4 +104,28 @@ pub enum Planted {
     SilenceIsWell,
     /// A sandbox that has died is stopped at once, and what runs in it ends with that, whatever time it has.
     HastySandboxes,
+    /// A pod's status is written over whatever is kept by then.
+    StatusesOverwrite,
+    /// A pod is ready when its containers are, whatever its readiness gates say.
+    GatesUnread,
+    /// An ephemeral container that has ended is started again.
+    DebuggedAgain,
+    /// An ephemeral container is told of only while it runs.
+    DebuggersForgotten,
+}
+
+/// Starts for the ephemeral containers of a pod that have ended ([`Planted::DebuggedAgain`]).
+pub(crate) fn debug_again(pod: &Pod, containers: &[ContainerRecord]) -> Vec<Start> {
+    let records: Vec<&ContainerRecord> = containers.iter().collect();
+    let again = |name: String| {
+        let last = newest(&records, &name).filter(|r| r.exit_code().is_some())?;
+        Some(Start {
+            name,
+            kind: ContainerKind::Ephemeral,
+            attempt: last.attempt.saturating_add(1),
+            sandbox_id: last.sandbox_id.clone(),
+            round: last.round,
+        })
+    };
+    pod::ephemeral_containers(pod).into_iter().filter_map(|(c, _)| again(c.name)).collect()
 }

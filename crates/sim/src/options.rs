@@ -502,6 +502,9 @@ impl Swarm {
                 | Bug::HooksAside
                 | Bug::LateHooks
                 | Bug::RestartsAlone
+                | Bug::DebuggedAgain
+                | Bug::DebuggersForgotten
+                | Bug::GatesUnread
                 | Bug::ProbesUnnoted
                 | Bug::ToldAtOnce
                 | Bug::SecretsOverlooked
@@ -517,6 +520,12 @@ impl Swarm {
                 (nodes, crash_one_in_effects) = (1, 0);
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
                 node.operation = Delay::millis(1);
+            }
+            Some(Bug::StatusesOverwrite) => {
+                // A kubelet that lives on and hears late of what others write, and containers of which there is something to tell.
+                (nodes, crash_one_in_effects) = (1, 0);
+                intervals = Intervals { container_exit: Some(Duration::from_secs(2)), ..Intervals::default() };
+                (net.watch_lags_one_in, net.watch_lag) = (2, Duration::from_secs(5));
             }
             // The runtime shows that a container runs before its start is answered.
             Some(Bug::ReadyUnasked) => {

@@ -9,6 +9,7 @@ mod pulls;
 mod runs;
 mod sandboxes;
 mod shortages;
+mod statuses;
 mod workloads;
 
 use absences::OF_ABSENCES;
@@ -19,6 +20,7 @@ use pulls::OF_PULLS;
 use runs::OF_RUNS;
 use sandboxes::OF_SANDBOXES;
 use shortages::OF_SHORTAGES;
+use statuses::OF_STATUSES;
 use workloads::OF_WORKLOADS;
 
 /// A planted bug.
@@ -38,8 +40,18 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const LISTS: [&[Plant]; 9] =
-    [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS, OF_PULLS, OF_ABSENCES, OF_RUNS, OF_SANDBOXES];
+const LISTS: [&[Plant]; 10] = [
+    OTHERS,
+    OF_WORKLOADS,
+    OF_CLONES,
+    OF_SHORTAGES,
+    OF_MOUNTS,
+    OF_PULLS,
+    OF_ABSENCES,
+    OF_RUNS,
+    OF_SANDBOXES,
+    OF_STATUSES,
+];
 
 /// How many there are.
 const COUNT: usize = {
@@ -797,20 +809,6 @@ const OTHERS: &[Plant] = &[
         found_by: crate::rounds::NAME,
         also: &[],
         bug: Bug::RestartsAlone,
-    },
-    Plant {
-        name: "probes-unnoted",
-        what: "a container that is stopped for its probe is taken for one that has ended by itself",
-        found_by: crate::probed::NAME,
-        also: &[],
-        bug: Bug::ProbesUnnoted,
-    },
-    Plant {
-        name: "ready-unasked",
-        what: "a container that nobody has asked yet is told to have started, and to be ready",
-        found_by: crate::asked::NAME,
-        also: &[],
-        bug: Bug::ReadyUnasked,
     },
     Plant {
         name: "unread-services",

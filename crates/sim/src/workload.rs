@@ -3,6 +3,7 @@
 //! A person repeats what got no answer, as `kubectl` users do, and goes on once the server has
 //! answered. What must be true in the end follows from what was done.
 
+mod act;
 mod alone;
 
 use std::collections::BTreeMap;
@@ -27,88 +28,7 @@ use crate::options::Options;
 use crate::plants::Bug;
 use crate::replicas;
 use crate::wants::Want;
-
-/// One thing that a person does.
-#[derive(Clone, Debug)]
-pub(crate) struct Act {
-    pub at: Duration,
-    pub what: What,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum What {
-    Create {
-        resource: Resource,
-        object: Value,
-        want: Option<(&'static str, Want)>,
-    },
-    Delete {
-        resource: Resource,
-        namespace: String,
-        name: String,
-        options: DeleteOptions,
-        kind: &'static str,
-    },
-    /// Something that may be refused, which nobody minds: a patch of an object of the default namespace, or of a part of it.
-    Try {
-        resource: Resource,
-        name: String,
-        sub: &'static str,
-        patch: Value,
-    },
-    Patch {
-        resource: Resource,
-        namespace: String,
-        name: String,
-        patch: Value,
-        kind: &'static str,
-        want: Option<Want>,
-    },
-    /// A pod of the default namespace is given another size, if it runs: one that waits for a node is asked for as it was made.
-    Resize {
-        name: String,
-        containers: Value,
-    },
-    /// A pod of the default namespace is given another image, if it runs.
-    Image {
-        name: String,
-        image: String,
-    },
-    /// It may be refused.
-    Evict {
-        namespace: String,
-        name: String,
-    },
-    /// What `virtctl` asks of a machine of the default namespace: `restart`, say, and how. It may be refused.
-    Ask {
-        name: String,
-        what: &'static str,
-        options: Value,
-    },
-}
-
-impl Act {
-    /// Pods that this makes, or that what it makes does, run on nodes that only pretend, or on whole ones.
-    fn keep_to_nodes(&mut self, hollow: bool) {
-        let What::Create { object, .. } = &mut self.what else { return };
-        let object_is_pod = object["kind"] == "Pod";
-        let pods = match object["kind"].as_str() {
-            Some("Pod") => object.pointer_mut("/spec"),
-            Some("CronJob") => object.pointer_mut("/spec/jobTemplate/spec/template/spec"),
-            _ => object.pointer_mut("/spec/template/spec"),
-        };
-        let Some(spec) = pods else { return };
-        let (label, value) = crate::controllers::HOLLOW;
-        if hollow && spec["nodeSelector"].is_null() {
-            spec["nodeSelector"] = json!({label: value});
-        }
-        if !hollow && object_is_pod && spec["affinity"].is_null() {
-            let whole = json!([{"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}]);
-            let required = json!({"nodeSelectorTerms": whole});
-            spec["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
-        }
-    }
-}
+pub(crate) use act::{Act, What};
 
 /// How long a person waits before repeating something.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -132,9 +52,9 @@ pub(crate) fn up_to(most: u64, safety: Duration) -> u64 {
 /// Adds a part of the work.
 pub(crate) type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
 
-/// What containers are made of, and how they end: parts of the work that are there in some runs alone, and beside no planted bug,
-/// each with the name of its chance. Which of them a small run has is chosen with the rest of its work.
-pub(crate) const OF_STARTS: [(&str, &str, Part); 9] = [
+/// What containers are made of, when they are ready, and how they end: parts of the work that are there in some runs alone, and
+/// beside no planted bug, each with the name of its chance. Which of them a small run has is chosen with the rest of its work.
+pub(crate) const OF_STARTS: [(&str, &str, Part); 11] = [
     (crate::images::PART, "whether images are private", crate::images::acts),
     (crate::reimaged::PART, "whether images change", crate::reimaged::acts),
     (crate::env_files::PART, "whether variables are in files", crate::env_files::acts),
@@ -144,6 +64,8 @@ pub(crate) const OF_STARTS: [(&str, &str, Part); 9] = [
     (crate::asked::PART, "whether probes are to be passed", crate::asked::acts),
     (crate::ordered::PART, "whether hooks hold back", crate::ordered::acts),
     (crate::rounds::PART, "whether all start again", crate::rounds::acts),
+    (crate::gates::PART, "whether pods have gates", crate::gates::acts),
+    (crate::debuggers::PART, "whether pods are looked into", crate::debuggers::acts),
 ];
 
 /// The people.
@@ -346,6 +268,9 @@ impl User {
             What::Try { resource, name, sub, patch } => {
                 ApiRequest::patch(resource, "default", name, sub, ContentType::MergePatch, patch)
             }
+            What::Merge { name, sub, patch } => {
+                ApiRequest::patch(&Pod::resource(), "default", name, sub, ContentType::StrategicMergePatch, patch)
+            }
             What::Patch { resource, namespace, name, patch, .. } => {
                 ApiRequest::patch(resource, namespace, name, "", ContentType::MergePatch, patch)
             }
@@ -382,13 +307,16 @@ impl User {
             (Some(e), What::Resize { .. } | What::Image { .. }) => {
                 e.is_not_found() || e.to_string().contains("error in our request")
             }
-            (Some(_), What::Try { .. } | What::Patch { .. }) => false,
+            (Some(_), What::Try { .. } | What::Merge { .. } | What::Patch { .. }) => false,
             (Some(e), What::Evict { .. }) => !e.is_unknown(),
             (Some(e), What::Ask { .. }) => e.is_conflict() || e.is_not_found(),
         };
         if !over {
             self.tries += 1;
-            let is_light = matches!(act.what, What::Try { .. } | What::Create { want: Some((_, Want::Any)), .. });
+            let is_light = matches!(
+                act.what,
+                What::Try { .. } | What::Merge { .. } | What::Create { want: Some((_, Want::Any)), .. }
+            );
             let may_fail = is_light || matches!(act.what, What::Ask { .. });
             if self.tries < if is_light { FEW_TRIES } else { TRIES } {
                 self.timer = Some(fx.timer(now + AGAIN));
@@ -422,6 +350,7 @@ impl User {
             What::Create { want: None, .. }
             | What::Patch { want: None, .. }
             | What::Try { .. }
+            | What::Merge { .. }
             | What::Resize { .. }
             | What::Image { .. }
             | What::Evict { .. }

@@ -173,6 +173,10 @@ fn resizes_change_what_containers_have_and_nothing_else() {
         (&debugged["spec"]["ephemeralContainers"][0]["name"], &debugged["spec"]["hostname"]),
         (&json!("e"), &Value::Null)
     );
+    // As `kubectl debug` asks for another one.
+    let patch = json!({"spec": {"ephemeralContainers": [{"name": "f", "image": "i"}]}});
+    let both = cluster.patch(&format!("{PODS}/p/ephemeralcontainers"), strategic, &patch).expect(200);
+    assert_eq!(both["spec"]["ephemeralContainers"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]

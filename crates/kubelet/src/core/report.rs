@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use serde_json::json;
 
 use super::lane::WAITING_FOR_DEVICE;
@@ -135,7 +135,28 @@ impl KubeletCore {
             })
         });
         self.devices.tell_health(uid, w.pod.status.as_ref(), &mut status);
+        self.misreport(&mut status);
         status
+    }
+
+    /// What a planted bug has a status say.
+    fn misreport(&self, status: &mut PodStatus) {
+        match self.planted {
+            Some(Planted::GatesUnread) => {
+                let mut all = status.conditions.iter().flatten();
+                let are_ready = all.any(|c| c.type_ == "ContainersReady" && c.status == "True");
+                if let Some(c) = status.conditions.iter_mut().flatten().find(|c| c.type_ == "Ready" && are_ready) {
+                    c.status = "True".into();
+                }
+            }
+            Some(Planted::DebuggersForgotten) => {
+                let runs = |s: &ContainerStatus| s.state.as_ref().is_some_and(|state| state.running.is_some());
+                if let Some(all) = &mut status.ephemeral_container_statuses {
+                    all.retain(runs);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Computes the pod's status and sends it when it differs from what the API has.
@@ -190,10 +211,12 @@ impl KubeletCore {
             return;
         }
         let told = w.mirror.as_ref().filter(|_| is_static).unwrap_or(&w.pod);
+        // On what it rests: others have their conditions in it, too.
+        let on = told.metadata.resource_version.as_ref();
         let patch = json!({
             "metadata": {
                 "uid": told.uid(),
-                "resourceVersion": told.metadata.resource_version,
+                "resourceVersion": on.filter(|_| self.planted != Some(Planted::StatusesOverwrite)),
             },
             "status": status,
         });

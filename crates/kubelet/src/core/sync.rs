@@ -208,9 +208,12 @@ impl KubeletCore {
         let verdicts = self.verdicts(w, &runtime);
         let ran = ran_before(&w.pod);
         let is_alone = self.planted == Some(Planted::RestartsAlone);
-        let plan = with_facts(w, &runtime, &verdicts, &ran, |facts| {
+        let mut plan = with_facts(w, &runtime, &verdicts, &ran, |facts| {
             plan::run(&Facts { round: if is_alone { 0 } else { facts.round }, ..*facts })
         });
+        if self.planted == Some(Planted::DebuggedAgain) {
+            plan.start.extend(crate::planted::debug_again(&pod, &runtime.containers));
+        }
         w.end.clone_from(&plan.end);
         if w.end.is_some() {
             return;

@@ -412,9 +412,12 @@ pub fn run(f: &Facts<'_>) -> Plan {
         return plan;
     };
     let known = Known { all, of_round, here: f.records_in(sandbox) };
-    for (c, _) in pod::ephemeral_containers(f.pod) {
-        if known.all.newest(&c.name).is_none() && !f.ran_before.contains_key(&c.name) {
-            keep(f, &known, &sandbox.id, ContainerKind::Ephemeral, &c, &mut plan);
+    for (c, _) in pod::ephemeral_containers(f.pod).iter().filter(|(c, _)| !f.ran_before.contains_key(&c.name)) {
+        match known.all.newest(&c.name) {
+            None => _ = keep(f, &known, &sandbox.id, ContainerKind::Ephemeral, c, &mut plan),
+            // Made but never started, as any other may be. Upstream takes it for one that has had its turn, and it waits for good.
+            Some(r) if r.state == ContainerState::Created => plan.remove.push(r.id.clone()),
+            Some(_) => {}
         }
     }
     if clear(f, sandbox, &mut plan) {

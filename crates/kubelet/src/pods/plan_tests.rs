@@ -406,6 +406,29 @@ fn containers_have_policies_and_rules_of_their_own() {
     }
 }
 
+/// One that was made and never started has not run (upstream's `computePodActions` takes it for one that has).
+#[test]
+fn an_ephemeral_container_runs_once() {
+    for (ran_before, containers, expected) in [
+        (false, &["a:0@s0=run"][..], "+e0"),
+        (false, &["a:0@s0=run", "e:0@s0=new"], "rm e0"),
+        (false, &["a:0@s0=run", "e:0@s0=run"], ""),
+        (false, &["a:0@s0=run", "e:0@s0=unk"], ""),
+        (false, &["a:0@s0=run", "e:0@s0=0"], ""),
+        (false, &["a:0@s0=run", "e:0@s0=1"], ""),
+        // In another sandbox it does not run once more, and not where the runtime knows no more of it.
+        (false, &["a:0@s0=run", "e:0@s1=255"], ""),
+        (true, &["a:0@s0=run"], ""),
+        (true, &["a:0@s0=1"], "+a1"),
+    ] {
+        let mut p = serde_json::to_value(pod("Always", &[], &["a"])).unwrap();
+        p["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "i"}]);
+        let mut case = Case::new(carrack_types::json::from_value(p).unwrap(), &[(0, true)], containers);
+        case.ran_before.extend(ran_before.then(|| ("e".to_owned(), 0)));
+        assert_eq!(case.run(), expected, "{ran_before} {containers:?}");
+    }
+}
+
 /// Upstream's `TestComputePodActionsWithRestartAllContainers` has cases like these, with containers removed in the place of rounds.
 #[test]
 fn all_containers_start_again_together() {

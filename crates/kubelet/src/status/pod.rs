@@ -230,7 +230,8 @@ fn container_status(
             s.state = old.and_then(|o| o.state.clone()).or_else(|| Some(waiting_state("ContainerStatusUnknown", "")));
         }
         ContainerState::Exited { code, .. } => match waiting {
-            Some(w) if !i.stopped => {
+            // Who runs once waits for nothing when he has ended, whatever was said of his start.
+            Some(w) if !i.stopped && kind != ContainerKind::Ephemeral => {
                 s.state = Some(waiting_state(&w.reason, &w.message));
                 s.last_state = terminated(r);
             }

@@ -445,6 +445,19 @@ fn an_ephemeral_container_is_created_in_an_initialized_pod() {
     }
 }
 
+/// Its start was answered with an error though it took effect, and it is not started again.
+#[test]
+fn an_ephemeral_container_that_has_ended_waits_for_nothing() {
+    let spec =
+        json!({"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": "i"}]});
+    let of_start = Waiting { reason: "RunContainerError".into(), message: "timed out".into() };
+    let waiting = BTreeMap::from([("e".to_owned(), of_start)]);
+    let case = Case { spec, waiting, ..Case::new(vec![record("e", 0, exited(3))]) };
+    let told = case.status().ephemeral_container_statuses.unwrap_or_default();
+    let code = told[0].state.as_ref().and_then(|state| state.terminated.as_ref()).map(|ended| ended.exit_code);
+    assert_eq!(code, Some(3), "{told:?}");
+}
+
 #[test]
 fn a_container_tells_its_mounts_and_whom_it_runs_as() {
     let mut running = record("a", 0, ContainerState::Running);

@@ -274,6 +274,22 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A container with a startup or a readiness probe is told to have started, or to be ready, only once it has passed.",
     },
     Invariant {
+        name: crate::gates::KEPT,
+        sentence: "What somebody else says of a pod in a condition of its status is neither lost nor changed by what its kubelet writes there.",
+    },
+    Invariant {
+        name: crate::gates::HEEDED,
+        sentence: "A pod with readiness gates comes to be ready only in a status in which its containers are and all of its gates are open.",
+    },
+    Invariant {
+        name: crate::debuggers::ONCE,
+        sentence: "No ephemeral container of a pod is started once more when it has run.",
+    },
+    Invariant {
+        name: crate::debuggers::TOLD,
+        sentence: "An ephemeral container that is told to run is told to until it has ended, and to have ended for as long as its pod is there.",
+    },
+    Invariant {
         name: crate::ordered::HELD,
         sentence: "A container starts only when the one before it has run for as long as that one's postStart hook takes.",
     },

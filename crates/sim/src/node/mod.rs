@@ -559,6 +559,7 @@ impl Node {
                     let told = (id.as_str(), outcome.is_ok());
                     self.ordered.started(now, life, told, &self.runtime, observer, breaches);
                     crate::rounds::started(id, &self.runtime, observer, breaches);
+                    crate::debuggers::started(id, &self.runtime, breaches);
                 }
                 let mut follow = self.plugins.take_due();
                 if let Some(id) = &begins {

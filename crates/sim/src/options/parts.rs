@@ -44,6 +44,8 @@ pub const PARTS: &[Part] = &[
     part(crate::asked::PART, "pods have to pass a probe first"),
     part(crate::ordered::PART, "containers start and end one after another"),
     part(crate::rounds::PART, "all containers of pods start again together"),
+    part(crate::gates::PART, "pods have readiness gates that others open and shut"),
+    part(crate::debuggers::PART, "somebody looks into pods with ephemeral containers"),
     part(crate::nominations::PART, "pods wait for others to go from a node"),
     part(crate::snapshots::PART, "volumes are snapshotted, and the snapshots deleted"),
     part(crate::phantoms::PART, "pods wait for nodes that are nothing but their objects"),

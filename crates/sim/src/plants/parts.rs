@@ -28,6 +28,10 @@ impl Bug {
             Self::RestartsAlone => Planted::RestartsAlone,
             Self::ProbesUnnoted => Planted::ProbesUnnoted,
             Self::ReadyUnasked => Planted::ReadyUnasked,
+            Self::StatusesOverwrite => Planted::StatusesOverwrite,
+            Self::GatesUnread => Planted::GatesUnread,
+            Self::DebuggedAgain => Planted::DebuggedAgain,
+            Self::DebuggersForgotten => Planted::DebuggersForgotten,
             Self::UnreadServices => Planted::UnreadServices,
             Self::DeferredForever => Planted::DeferredForever,
             Self::ReadOnce => Planted::ReadOnce,
@@ -193,7 +197,7 @@ impl Bug {
     pub(crate) fn is_of_resizes(self) -> bool {
         matches!(self, Self::ForgottenAllocations | Self::DeferredForever)
     }
-    /// Whether it shows in what containers are made of or in how they end, and in nothing else.
+    /// Whether it shows in what containers are made of, when they are ready or how they end, and in nothing else.
     pub(crate) fn is_of_starts(self) -> bool {
         matches!(
             self,
@@ -209,6 +213,10 @@ impl Bug {
                 | Self::RestartsAlone
                 | Self::ProbesUnnoted
                 | Self::ReadyUnasked
+                | Self::StatusesOverwrite
+                | Self::GatesUnread
+                | Self::DebuggedAgain
+                | Self::DebuggersForgotten
                 | Self::UnreadServices
         )
     }

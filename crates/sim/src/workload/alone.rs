@@ -72,6 +72,10 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::EndlessSleeps => crate::sleepers::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ProbesUnnoted => crate::probed::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ReadyUnasked => crate::asked::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::StatusesOverwrite | Bug::GatesUnread => crate::gates::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::DebuggedAgain | Bug::DebuggersForgotten => {
+            crate::debuggers::acts(&mut rng.fork("starts"), safety, &mut acts);
+        }
         Bug::UnreadServices => crate::links::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::SnapshotsAtOnce | Bug::ContentForgotten => {
             let dies = bug == Bug::ContentForgotten;

@@ -50,10 +50,13 @@ impl World {
         crate::reimaged::changed(&changes, &self.nodes, &mut self.breaches);
         crate::probed::changed(&changes, &self.nodes, &mut self.breaches);
         crate::asked::changed(&changes, &self.nodes, &mut self.breaches);
+        crate::gates::changed(&changes, &mut self.breaches);
+        crate::debuggers::changed(&changes, &mut self.breaches);
         if self.healed.is_none() {
             let asleep = crate::sleepers::end_asleep(&changes, &self.nodes, &self.root);
             let watchers = crate::rounds::ends(&changes, &self.nodes, &self.root);
-            for (number, after, event) in asleep.into_iter().chain(watchers) {
+            let debuggers = crate::debuggers::ends(&changes, &self.nodes, &self.root);
+            for (number, after, event) in asleep.into_iter().chain(watchers).chain(debuggers) {
                 self.queue.after(after, Happening::Node(number, event));
             }
         }
@@ -66,6 +69,9 @@ impl World {
             self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
         }
         for request in crate::evictions::unlabels(self.options.hint(), &changes) {
+            self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
+        }
+        for request in crate::gates::sightings(&changes) {
             self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
         }
         for request in crate::impostors::pictures(&changes) {
@@ -219,6 +225,8 @@ impl World {
             .or_else(|| self.settings.lack())
             .or_else(|| self.growth.lack())
             .or_else(|| self.resizes.lack())
+            .or_else(|| crate::gates::lack(&self.observer))
+            .or_else(|| crate::debuggers::lack(&self.observer))
             .or_else(|| self.registered.lack())
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.nominations.lack())
