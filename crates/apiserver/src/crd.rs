@@ -4,7 +4,7 @@
 //!   DELETE definition ─► finalizer set, instances deleted ─► none left? ─► finalizer removed: gone
 //!                              │                 └─ some wait for their own finalizers; the last of
 //!                              │                    them to go takes the definition along
-//!                              └─ never served: there are none
+//!                              └─ never served, or a built-in kind has its place: there are none
 //! ```
 
 use std::sync::Arc;
@@ -178,8 +178,9 @@ async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
         // (`NeverEstablished` in `k8s.io/apiextensions-apiserver/pkg/controller/finalizer`).
         if is_established(&definition) {
             let catalog = server.catalog().await?;
-            let Some(row) = catalog.find(group, plural).filter(|row| row.is_custom) else { return Ok(()) };
-            if !remove_instances(server, row).await? {
+            let Some(row) = catalog.find(group, plural) else { return Ok(()) };
+            // Where a built-in kind has its place, whatever its status says, it has none either: what is stored is that kind's.
+            if row.is_custom && !remove_instances(server, row).await? {
                 return Ok(());
             }
         }

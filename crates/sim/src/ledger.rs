@@ -102,9 +102,15 @@ impl Told {
 impl Followed {
     /// The key of what it has yet to begin with, if that is what a line tells of.
     fn beginning(&self, told: &Told) -> Option<Arc<str>> {
-        let is_it = |at: Revision, key: &str| told.revision == Some(at) && key.ends_with(&told.place);
-        let mut own = self.left.iter().filter(|_| told.kind == "ADDED");
-        own.find(|(key, at)| is_it(**at, key)).map(|(key, _)| Arc::clone(key))
+        if told.kind != "ADDED" {
+            return None;
+        }
+        let name = told.place.rsplit('/').next().unwrap_or_default();
+        // A watch of one namespace has that in its prefix already.
+        let keys = [format!("{}{}", self.prefix.trim_end_matches('/'), told.place), format!("{}{name}", self.prefix)];
+        let mut own = keys.iter().filter(|key| key.ends_with(&told.place));
+        let (key, at) = own.find_map(|key| self.left.get_key_value(key.as_str()))?;
+        (told.revision == Some(*at)).then(|| Arc::clone(key))
     }
 }
 
@@ -483,9 +489,12 @@ mod tests {
         let streamed = format!("{pods}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
         let bare = streamed.replace("Events=true", "Events=false");
         let some = format!("{pods}&labelSelector=x");
+        let of_one = pods.replace("/pods", "/namespaces/default/pods");
         // How it is asked for, the lines that it says, and which of these is a breach.
-        let cases: [(&str, Vec<String>, Option<usize>); 10] = [
+        let cases: [(&str, Vec<String>, Option<usize>); 12] = [
             (pods, vec![added("a", a), added("b", b), bookmark.clone()], None),
+            (&of_one, vec![added("b", b), added("a", a), bookmark.clone()], None),
+            (&of_one, vec![added("b", b - 1)], Some(0)),
             (pods, vec![added("b", b), added("a", a), bookmark.clone()], None),
             (&streamed, vec![added("a", a), added("b", b), bookmark.clone()], None),
             (&bare, vec![bookmark.clone()], None),

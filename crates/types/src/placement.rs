@@ -25,6 +25,8 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
             !key.is_empty()
                 && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
         }
+        // `Lt` and `Gt`, too: upstream compares numbers only behind a gate that is off (`TaintTolerationComparisonOperators`), and
+        // refuses pods that ask for it. One that an earlier release has let in tolerates nothing by them.
         _ => false,
     }
 }
@@ -154,6 +156,7 @@ mod tests {
             (json!({"key": "k", "value": "w"}), "NoSchedule", false),
             (json!({"key": "k", "value": "v", "effect": "NoExecute"}), "NoSchedule", false),
             (json!({"key": "other", "operator": "Exists"}), "NoSchedule", false),
+            (json!({"key": "k", "operator": "Odd", "value": "v"}), "NoSchedule", false),
         ] {
             let tolerations = if toleration.is_null() { json!([]) } else { json!([toleration]) };
             check(json!({"containers": [], "tolerations": tolerations}), node(effect), true, tolerated);

@@ -85,7 +85,7 @@ pub struct Seats {
 
 impl Seats {
     /// Takes other levels, and says who is served because of it. Requests in flight of a level that is gone are
-    /// counted no more.
+    /// counted no more; nor are they to leave one that is made anew under its name ([`Self::knows`]).
     pub fn configure(&mut self, total: usize, levels: BTreeMap<String, LevelConfig>) -> Vec<Ticket> {
         let mut old = std::mem::take(&mut self.levels);
         self.total = total;
@@ -160,6 +160,12 @@ impl Seats {
             }
         }
         false
+    }
+
+    /// Whether there is a level of this name.
+    #[must_use]
+    pub fn knows(&self, level: &str) -> bool {
+        self.levels.contains_key(level)
     }
 
     /// The levels by their names, with who waits in each of their queues.

@@ -109,8 +109,27 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, options: &DeleteOptions) -> 
 
 /// Deletes the object under a key of the request's resource.
 pub(crate) async fn remove_at(cx: &Cx<'_>, key: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+    remove_born(cx, key, name, options, None).await
+}
+
+/// Deletes an object that was found in the store. What was made anew under its name since is another one, and this one is not found.
+pub(crate) async fn remove_found(cx: &Cx<'_>, found: &Entry, options: &DeleteOptions) -> Result<Deleted, Status> {
+    let memo = stored::memo(found);
+    remove_born(cx, &found.key, &memo.name, options, Some(found.create_revision)).await
+}
+
+/// Deletes the object under a key, if it is the one that came into being at this revision, where one is said.
+async fn remove_born(
+    cx: &Cx<'_>,
+    key: &str,
+    name: &str,
+    options: &DeleteOptions,
+    born: Option<Revision>,
+) -> Result<Deleted, Status> {
     for _ in tries(&cx.server.env) {
-        let entry = cx.server.store.get(key).await?.0.ok_or_else(|| cx.not_found(name))?;
+        let found = cx.server.store.get(key).await?.0;
+        let is_it = |entry: &Arc<Entry>| born.is_none_or(|born| born == entry.create_revision);
+        let entry = found.filter(is_it).ok_or_else(|| cx.not_found(name))?;
         readable(cx, &entry)?;
         if let Some(deleted) = attempt(cx, &entry, name, options, Terms::default()).await? {
             return Ok(deleted);

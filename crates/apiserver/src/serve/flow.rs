@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::flow::dump::{Counts, Picture, Standing};
-use crate::flow::seats::{Arrival, Seats, Ticket};
+use crate::flow::seats::{Arrival, LevelConfig, Seats, Ticket};
 use crate::flow::{Class, Classified};
 use crate::metrics::Counted;
 use crate::route::RequestInfo;
@@ -45,6 +45,8 @@ struct Record {
     started: Option<Timestamp>,
     /// Where it hears that it is served, while it waits.
     tell: Option<oneshot::Sender<()>>,
+    /// Its level is not there, or went meanwhile: it has no seat, of one that is made anew under that name either.
+    homeless: bool,
 }
 
 /// A seat that is held; it is free again when this goes.
@@ -100,8 +102,7 @@ impl Gate {
             if let Some((generation, levels)) = levels {
                 inner.generation = generation;
                 metrics.levels(&levels);
-                let served = inner.seats.configure(total, levels);
-                inner.wake(served);
+                inner.configure(total, levels);
             }
             match inner.arrives(ticket, &standing) {
                 Arrival::Served => return Ok(Some(seat(State::Served, metrics.seated(class, waited_s())))),
@@ -136,7 +137,8 @@ impl Gate {
         let inner = self.inner();
         let queued = |ticket: &Ticket| inner.standing.get(ticket).map(|record| Arc::clone(&record.standing));
         let picture = |(name, queues): (&str, &[VecDeque<Ticket>])| {
-            let own = inner.standing.values().filter(|record| record.standing.class.level == name);
+            let is_own = |record: &&Record| record.standing.class.level == name && !record.homeless;
+            let own = inner.standing.values().filter(is_own);
             Picture {
                 name: name.to_owned(),
                 counts: inner.counts.get(name).copied().unwrap_or_default(),
@@ -154,6 +156,16 @@ fn refused(class: &Class) -> Status {
 }
 
 impl Inner {
+    /// Takes other levels.
+    fn configure(&mut self, total: usize, levels: BTreeMap<String, LevelConfig>) {
+        let served = self.seats.configure(total, levels);
+        for record in self.standing.values_mut() {
+            record.homeless |= !self.seats.knows(&record.standing.class.level);
+        }
+        self.wake(served);
+        self.counts.retain(|level, _| self.seats.knows(level));
+    }
+
     fn wake(&mut self, served: Vec<Ticket>) {
         let mut next = served;
         while let Some(ticket) = next.pop() {
@@ -167,8 +179,11 @@ impl Inner {
         }
     }
 
-    /// Counts what has become of a level's request.
+    /// Counts what has become of a level's request, if there is such a level.
     fn count(&mut self, level: &str, what: impl FnOnce(&mut Counts)) {
+        if !self.seats.knows(level) {
+            return;
+        }
         match self.counts.get_mut(level) {
             Some(counts) => what(counts),
             None => what(self.counts.entry(level.to_owned()).or_default()),
@@ -186,7 +201,8 @@ impl Inner {
             Arrival::Waits => {}
         }
         if arrival != Arrival::Refused {
-            self.standing.insert(ticket, Record { standing: Arc::clone(standing), started, tell: None });
+            let homeless = !self.seats.knows(&class.level);
+            self.standing.insert(ticket, Record { standing: Arc::clone(standing), started, tell: None, homeless });
         }
         arrival
     }
@@ -209,7 +225,10 @@ impl Inner {
 
     /// A request goes, and its seat or its place in the queue with it.
     fn leaves(&mut self, ticket: Ticket, level: &str, state: State) {
-        self.standing.remove(&ticket);
+        let record = self.standing.remove(&ticket);
+        if record.is_some_and(|record| record.homeless) {
+            return;
+        }
         // One that was served in the meantime is counted so.
         if state != State::Served && self.seats.give_up(level, ticket) {
             return self.count(level, |counts| match state {
@@ -248,7 +267,6 @@ mod tests {
     use http::{Method, Uri};
 
     use super::*;
-    use crate::flow::seats::LevelConfig;
     use crate::route::Asked;
 
     fn standing() -> Arc<Standing> {
@@ -264,13 +282,36 @@ mod tests {
         Arc::new(Standing::new(class, &Caller::default(), &asked.info, Timestamp::UNIX_EPOCH))
     }
 
+    fn low() -> BTreeMap<String, LevelConfig> {
+        let level =
+            LevelConfig { exempt: false, nominal: 1, lendable: 0, limit: 1, queues: 1, queue_length: 2, hand_size: 1 };
+        BTreeMap::from([("low".to_owned(), level)])
+    }
+
+    /// Who has a seat of a level that goes has none of one that is made anew under its name, and gives none back there.
+    #[test]
+    fn a_level_that_is_made_anew_begins_empty() {
+        let mut inner = Inner::default();
+        inner.configure(1, low());
+        assert_eq!([1, 2].map(|ticket| inner.arrives(ticket, &standing())), [Arrival::Served, Arrival::Waits]);
+        inner.configure(1, BTreeMap::new());
+        // While there is none it is served, and counted nowhere.
+        assert_eq!(inner.arrives(3, &standing()), Arrival::Served);
+        inner.configure(1, low());
+        assert_eq!([4, 5].map(|ticket| inner.arrives(ticket, &standing())), [Arrival::Served, Arrival::Waits]);
+        for gone in [1, 2, 3] {
+            inner.leaves(gone, "low", State::Served);
+            assert_eq!(inner.counts["low"].dispatched, 1, "{gone}");
+        }
+        inner.leaves(4, "low", State::Served);
+        assert_eq!(inner.counts["low"].dispatched, 2);
+    }
+
     /// Also one that goes after it was given a seat, and before it heard of that.
     #[test]
     fn each_request_is_counted_once() {
-        let level =
-            LevelConfig { exempt: false, nominal: 1, lendable: 0, limit: 1, queues: 1, queue_length: 2, hand_size: 1 };
         let mut inner = Inner::default();
-        inner.seats.configure(1, BTreeMap::from([("low".to_owned(), level)]));
+        inner.configure(1, low());
         let arrivals = [1, 2, 3, 4].map(|ticket| inner.arrives(ticket, &standing()));
         assert_eq!(arrivals, [Arrival::Served, Arrival::Waits, Arrival::Waits, Arrival::Refused]);
         inner.leaves(3, "low", State::Waits);

@@ -33,7 +33,8 @@ use std::time::Duration;
 use carrack_auth::tls::{Clients, ServerTls};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::server::ApiServer;
@@ -86,13 +87,14 @@ pub async fn serve(
     let shared = Arc::new(Shared { server, clients, nodes, settings, gate, small, ending });
     let acceptor = TlsAcceptor::from(Arc::new(tls.config));
     let graceful = GracefulShutdown::new();
-    let present = tokio::spawn(keep_present(Arc::clone(&shared)));
+    let (goes, leaves) = oneshot::channel();
+    let present = tokio::spawn(keep_present(Arc::clone(&shared), leaves));
     let (ends, delay) = (shared.server.clone(), shared.settings.shutdown_delay);
     let shutdown = async move {
         shutdown.await;
         ends.announce_end();
-        present.abort();
-        leave(&ends).await;
+        drop(goes);
+        leave(&ends, present).await;
         tokio::time::sleep(delay).await;
     };
     tokio::pin!(shutdown);
@@ -140,12 +142,16 @@ pub async fn serve(
     Ok(())
 }
 
-/// Says now and then that this server is there. Others take it for gone when it does not, so nothing else is done here that may
-/// take its time.
-async fn keep_present(shared: Arc<Shared>) {
+/// Says now and then that this server is there, until it leaves. Others take it for gone when it does not, so nothing else is done
+/// here that may take its time.
+async fn keep_present(shared: Arc<Shared>, mut leaves: oneshot::Receiver<()>) {
     let mut every = tokio::time::interval(shared.settings.presence);
     loop {
-        every.tick().await;
+        tokio::select! {
+            biased;
+            _ = &mut leaves => return,
+            _ = every.tick() => {}
+        }
         // The first time belongs to the bootstrap.
         if shared.server.is_ready()
             && let Err(status) = shared.server.announce().await
@@ -155,9 +161,17 @@ async fn keep_present(shared: Arc<Shared>) {
     }
 }
 
-/// Says that this server is there no more. Should that not be heard in time, others find out by themselves.
-async fn leave(server: &ApiServer) {
-    match tokio::time::timeout(FAREWELL, server.renounce()).await {
+/// Says that this server is there no more, once it is through with what it says to the contrary (`present`): a write that is on its
+/// way to the store is not taken back by giving up on it, and might come last. Should all that not be heard in time, others find out
+/// by themselves.
+async fn leave(server: &ApiServer, present: JoinHandle<()>) {
+    let farewell = async {
+        if let Err(error) = present.await {
+            tracing::warn!(%error, "who says that this server is there came to no good end");
+        }
+        server.renounce().await
+    };
+    match tokio::time::timeout(FAREWELL, farewell).await {
         Ok(Ok(())) => {}
         Ok(Err(status)) => tracing::warn!(%status, "the kubernetes service has this server's address for a while"),
         Err(_) => {

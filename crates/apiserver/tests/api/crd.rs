@@ -1,8 +1,12 @@
 //! The life of a CustomResourceDefinition and of its resources.
 
+use std::sync::Arc;
+
+use carrack_apiserver::{storage_prefix, stored_form};
+use carrack_store::{Op, Store as _, Txn};
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, names};
+use crate::harness::{Cluster, names, now};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const SHIPS: &str = "/apis/sea.example.com/v1/namespaces/default/ships";
@@ -365,6 +369,29 @@ fn a_definition_that_was_never_served_waits_for_nothing() {
         cluster.get(&path).expect(404);
     }
     assert_eq!(names(&cluster.get(SHIPS).expect(200)), ["a"]);
+}
+
+/// As one that another server had let in, before the kind was built in here. What is stored is that kind's.
+#[test]
+fn a_definition_in_the_place_of_a_built_in_kind_goes_alone() {
+    let cluster = Cluster::new();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    cluster.post(leases, &json!({"metadata": {"name": "l"}})).expect(201);
+    let mut taken = definition();
+    taken["metadata"] =
+        json!({"name": "leases.coordination.k8s.io", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"});
+    taken["spec"]["group"] = "coordination.k8s.io".into();
+    taken["spec"]["names"] = json!({"plural": "leases", "singular": "lease", "kind": "Lease", "listKind": "LeaseList"});
+    taken["status"] = json!({"acceptedNames": taken["spec"]["names"], "storedVersions": ["v1"],
+        "conditions": [{"type": "Established", "status": "True"}]});
+    let key = storage_prefix("apiextensions.k8s.io", "customresourcedefinitions", None) + "leases.coordination.k8s.io";
+    let value = stored_form(taken.to_string().as_bytes()).expect("an object");
+    now(cluster.store.transact(Txn { checks: Vec::new(), ops: vec![Op::Put(Arc::from(key), value)] })).expect("stored");
+    let path = format!("{CRDS}/leases.coordination.k8s.io");
+    cluster.get(&path).expect(200);
+    cluster.delete(&path).expect(200);
+    cluster.get(&path).expect(404);
+    assert_eq!(names(&cluster.get(leases).expect(200)), ["l"]);
 }
 
 #[test]

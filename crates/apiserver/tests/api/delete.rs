@@ -1,8 +1,13 @@
 //! delete: at once, gracefully, after finalizers, as a collection; namespaces.
 
+use std::sync::{Arc, Mutex};
+
+use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Operation};
+use carrack_apiserver::{Status, storage_prefix};
+use carrack_store::{Op, Store, Txn};
 use serde_json::{Value, json};
 
-use crate::harness::{CONFIG_MAPS, Cluster, config_map, names, pod, revision};
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, names, now, pod, revision};
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -283,6 +288,46 @@ fn collections() {
     let another = json!({"preconditions": {"uid": "another"}});
     cluster.delete_with(CONFIG_MAPS, &another).refused(409, "Conflict", "does not match the UID in record");
     check("limit=1", Value::Null, &["e"], "");
+}
+
+/// Somebody who deletes one object while another is deleted, and makes it anew under its name.
+struct Remaker {
+    store: Arc<dyn Store>,
+    /// The two: while the first goes, the second is made anew.
+    next: Arc<Mutex<Option<[&'static str; 2]>>>,
+}
+
+impl AdmissionPlugin for Remaker {
+    fn name(&self) -> &'static str {
+        "Remaker"
+    }
+    fn validate(&self, attributes: &Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        let goes = attributes.operation == Operation::Delete;
+        let next = self.next.lock().expect("lock").take_if(|[first, _]| goes && attributes.name == *first);
+        let Some([_, again]) = next else { return Ok(()) };
+        let key = storage_prefix("", "configmaps", Some("default")) + again;
+        let entry = now(self.store.get(&key)).expect("readable").0.expect("it is there");
+        let value = carrack_store::Value { bytes: entry.value(), stamp_at: None };
+        for op in [Op::Delete(entry.key.clone()), Op::Put(entry.key.clone(), value)] {
+            now(self.store.transact(Txn { checks: Vec::new(), ops: vec![op] })).expect("committed");
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_made_anew_while_its_collection_goes_stays() {
+    let next = Arc::new(Mutex::new(None));
+    let cluster = Cluster::with(|config| {
+        config.plugins.push(Box::new(Remaker { store: config.store.clone(), next: Arc::clone(&next) }));
+    });
+    for name in ["a", "b", "c"] {
+        cluster.post(CONFIG_MAPS, &config_map(name, "x")).expect(201);
+    }
+    *next.lock().expect("lock") = Some(["a", "b"]);
+    let deleted = cluster.delete(CONFIG_MAPS).expect(200);
+    assert_eq!(names(&deleted), ["a", "b", "c"]);
+    assert_eq!(names(&cluster.get(CONFIG_MAPS).expect(200)), ["b"]);
 }
 
 #[test]

@@ -122,14 +122,14 @@ impl AttachDetach {
             if !more.writes.is_empty() {
                 plan = plan.confirm_absent(&PersistentVolume::resource(), volume.clone(), "");
             }
-            plan = plan.then(more);
+            plan = plan.then(more.each_apart());
         }
         plan
     }
 }
 
 /// Takes the volume from what nodes are told of that have no attachment of it: somebody else ended that, and the node would take
-/// it for attached when a pod comes.
+/// it for attached when a pod comes. What is given to nodes behind these writes rests on them: one that is refused ends the plan.
 fn forgotten(disk: &Attachable<'_>, there: &[&Arc<VolumeAttachment>], view: &View<'_>) -> Plan {
     let told = view.cache::<Node>().by_index(BY_ATTACHED, &disk.unique);
     let bare = told.filter(|node| there.iter().all(|attachment| attachment.spec.node_name != node.name()));
@@ -248,7 +248,7 @@ impl Controller for AttachDetach {
         let mut plan = forgotten(&disk, &there, view);
         for attachment in &there {
             let node = &attachment.spec.node_name;
-            plan = plan.then(match (wanted.get(node), view.get::<Node>("", node)) {
+            let more = match (wanted.get(node), view.get::<Node>("", node)) {
                 (Some(pod), Some(found)) => {
                     self.0.is_there(node);
                     follow(attachment, volume.name(), unique, found, pod, now)
@@ -259,7 +259,9 @@ impl Controller for AttachDetach {
                     Plan::none().delete_unchanged(attachment.as_ref())
                 }
                 (None, _) => self.0.detach(attachment, unique, view, now),
-            });
+            };
+            // What is refused of one node (by a webhook, say) keeps nothing from the others.
+            plan = plan.then(more.each_apart());
         }
         let mut busy: BTreeSet<&str> = there.iter().map(|a| a.spec.node_name.as_str()).collect();
         for (name, pod) in &wanted {
@@ -274,7 +276,7 @@ impl Controller for AttachDetach {
             if !more.writes.is_empty() {
                 busy.insert(name);
             }
-            plan = plan.then(more);
+            plan = plan.then(more.each_apart());
         }
         plan
     }

@@ -244,6 +244,31 @@ fn a_pod_whose_attachment_is_refused_says_why() {
     assert_eq!(told, [(Some("p"), "AttachVolume.Attach failed for volume \"v\" : not here")]);
 }
 
+/// What is refused of one node, as by a webhook, ends nothing of the others; that a node is told of what it has no more comes first.
+#[test]
+fn nodes_do_not_wait_for_one_whose_attachment_is_refused() {
+    let mut shared = volume();
+    shared["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+    let pods = [pod("p", "a"), pod("q", "b")];
+    let short = |node: &str| attachment_name("d", "h", node);
+    let create = |node: &str| format!("create volumeattachments.storage.k8s.io {}", short(node));
+    let attaches = vec!["confirm alive ns/p".to_owned(), create("a"), "confirm alive ns/q".to_owned(), create("b")];
+    let untold = vec![format!("confirm absent {}", short("c")), "patch c/status volumesAttached=[]".to_owned()];
+    for (others, first) in [(vec![], vec![]), (vec![node("c", false, true)], untold)] {
+        let nodes = [vec![node("a", false, false), node("b", false, false)], others].concat();
+        let view = caches(&shared, &pods, &nodes, &[]);
+        let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &view.view(), Time::default());
+        assert_eq!(words(&plan), [first.clone(), attaches.clone()].concat());
+        let apart: Vec<usize> = plan.apart.iter().copied().collect();
+        assert_eq!(apart, (first.len()..plan.writes.len()).collect::<Vec<_>>(), "{plan:?}");
+    }
+    // Nor does what ends.
+    let nodes = [node("a", false, true), node("b", false, true)];
+    let there = [attachment("a", true), attachment("b", true)];
+    let (_, plan) = at(&mut AttachDetach::default(), &[], &nodes, &there, 0);
+    assert_eq!((plan.writes.len(), plan.apart.len()), (2, 2), "{plan:?}");
+}
+
 /// Upstream's tests make the CSIDriver when a pod of it waits already ("should bringup pod after deploying CSIDriver attach=false",
 /// `test/e2e/storage/csimock/csi_attach_volume.go`).
 #[test]

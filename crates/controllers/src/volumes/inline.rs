@@ -168,14 +168,16 @@ impl Controller for InlineAttachDetach {
         for attachment in &there {
             let node = &attachment.spec.node_name;
             let its = by_node(pods.iter().copied().filter(|pod| is_of(attachment, unique, pod)));
-            plan = plan.then(match (its.get(node), view.get::<Node>("", node)) {
+            let more = match (its.get(node), view.get::<Node>("", node)) {
                 (Some(pod), Some(found)) => {
                     self.0.is_there(node);
                     follow(attachment, name, unique, found, pod, now)
                 }
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
                 (None, _) => self.0.detach(attachment, unique, view, now),
-            });
+            };
+            // What is refused of one node (by a webhook, say) keeps nothing from the others.
+            plan = plan.then(more.each_apart());
             if let (None, Some(pod)) = (its.get(node), wanted.get(node)) {
                 let why = format!("another volume is called {unique} on node {node}, with other options");
                 plan = plan.event(EventRecord::warning(pod.as_ref(), "FailedAttachVolume", why));
@@ -188,7 +190,7 @@ impl Controller for InlineAttachDetach {
             let flex = brought(pod).find(|(u, _)| u == unique).map(|(_, flex)| flex);
             if let (Some(flex), Some(node)) = (flex, view.get::<Node>("", name)) {
                 self.0.is_there(name);
-                plan = plan.then(attach(unique, flex, node, pod, view));
+                plan = plan.then(attach(unique, flex, node, pod, view).each_apart());
             }
         }
         plan

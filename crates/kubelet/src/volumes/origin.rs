@@ -86,6 +86,9 @@ pub struct Origin {
     pub block: bool,
     /// For reading alone.
     pub read_only: bool,
+    /// It is the pod that only reads: the volume itself may be written to. Records from before do not say so.
+    #[serde(default)]
+    pub reads_by_choice: bool,
     /// File system, when one has to be made. Empty for the driver's default.
     pub fs_type: String,
     /// Options of the mount.
@@ -139,8 +142,13 @@ impl Origin {
     #[must_use]
     pub fn of_node(&self) -> Self {
         let may_be_written = self.access_modes.iter().any(|mode| mode != "ReadOnlyMany");
-        let read_only = self.read_only && !(may_be_written && matches!(self.driver, Driver::Local { .. }));
-        Self { read_only, ..self.clone() }
+        let is_disk = match self.driver {
+            Driver::Local { .. } => true,
+            // It may be for reading alone by itself.
+            Driver::Flex { .. } => self.reads_by_choice,
+            Driver::HostPath { .. } | Driver::Nfs { .. } | Driver::Csi { .. } => false,
+        };
+        Self { read_only: self.read_only && !(may_be_written && is_disk), reads_by_choice: false, ..self.clone() }
     }
 
     /// Whether a control plane may attach it to the node and detach it, and so has to be told that it
@@ -172,13 +180,17 @@ pub fn resolve(pod: &Pod, volume: &Volume, sources: &dyn PayloadSources) -> Resu
         claim: None,
         block: false,
         read_only: read_only == Some(true),
+        reads_by_choice: false,
         fs_type: fs_type.cloned().unwrap_or_default(),
         mount_options: Vec::new(),
         access_modes: vec!["ReadWriteOnce".into()],
     };
     let origin = if let Some(c) = &volume.persistent_volume_claim {
         let mut origin = of_claim(pod, &c.claim_name, None, sources)?;
-        origin.read_only |= c.read_only == Some(true);
+        if c.read_only == Some(true) {
+            origin.reads_by_choice = !origin.read_only;
+            origin.read_only = true;
+        }
         origin
     } else if volume.ephemeral.is_some() {
         of_claim(pod, &format!("{}-{}", pod.name(), volume.name), Some(pod), sources)?
@@ -327,6 +339,7 @@ fn of_volume(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result
         claim: Some((claim.namespace().to_owned(), claim.name().to_owned())),
         block: spec.volume_mode.as_deref() == Some("Block"),
         read_only,
+        reads_by_choice: false,
         fs_type: fs_type.unwrap_or_default(),
         mount_options: spec.mount_options.clone().unwrap_or_default(),
         access_modes: spec.access_modes.clone().unwrap_or_default(),

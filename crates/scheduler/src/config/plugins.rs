@@ -15,7 +15,11 @@ use crate::{FitStrategy, Plugin, Profile, SpreadDefaults};
 type Checked<T> = Result<T, ConfigError>;
 
 /// Upstream's plugins for what this scheduler does not have; a file may turn them off.
-const NOT_HERE: [&str; 3] = ["DynamicResources", "GangScheduling", "DeferredPodScheduling"];
+const NOT_HERE: [&str; 3] = [CLAIMS, "GangScheduling", "DeferredPodScheduling"];
+
+/// Upstream's plugin for ResourceClaims, which is on by default there, so that stock files name it. A file may turn it on, too: pods
+/// with such claims are refused, in words, and no others have anything to do with it.
+const CLAIMS: &str = "DynamicResources";
 
 /// Reads a profile.
 pub(super) fn profile(field: &str, file: &file::Profile) -> Checked<Profile> {
@@ -81,6 +85,11 @@ fn extends(point: &str, plugin: Plugin) -> bool {
     }
 }
 
+/// Whether upstream's plugin for claims can be turned on at an extension point (`dynamicresources/dynamicresources.go`).
+fn claims_extend(point: &str) -> bool {
+    !matches!(point, "preScore" | "permit" | "postBind" | "queueSort" | "bind")
+}
+
 /// What one extension point turns on and off.
 struct Switch {
     enabled: Vec<(Plugin, Option<i64>)>,
@@ -96,7 +105,18 @@ impl Switch {
         };
         let mut enabled: Vec<(Plugin, Option<i64>)> = Vec::new();
         let point = field.rsplit_once('.').map_or(field, |(_, point)| point);
+        let mut claims = false;
         for plugin in &set.enabled {
+            if plugin.name == CLAIMS {
+                if !claims_extend(point) {
+                    return wrong(&format!("{field}.enabled"), format_args!("{CLAIMS} does not extend {point}"));
+                }
+                if std::mem::replace(&mut claims, true) {
+                    return wrong(&format!("{field}.enabled"), format_args!("{CLAIMS} is there twice"));
+                }
+                tracing::warn!(field, "{CLAIMS} does nothing here: pods with resourceClaims are refused by every node");
+                continue;
+            }
             let id = find("enabled", &plugin.name)?;
             if !extends(point, id) {
                 return wrong(&format!("{field}.enabled"), format_args!("{id} does not extend {point}"));
@@ -234,6 +254,12 @@ struct VolumeBindingArgs {
 }
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct ClaimArgs {
+    filter_timeout: Option<String>,
+    binding_timeout: Option<String>,
+}
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct PreemptionArgs {
     min_candidate_nodes_percentage: Option<i64>,
     min_candidate_nodes_absolute: Option<i64>,
@@ -251,7 +277,19 @@ fn read<T: DeserializeOwned>(field: &str, name: &str, args: &Value) -> Checked<T
     serde_json::from_value(args).or_else(|e| wrong(&format!("{field}.args"), e))
 }
 
+/// Arguments of the plugin for claims are checked and not used.
+fn claim_args(field: &str, given: &Value) -> Checked<()> {
+    let args: ClaimArgs = read(field, CLAIMS, given)?;
+    for (name, given) in [("filterTimeout", &args.filter_timeout), ("bindingTimeout", &args.binding_timeout)] {
+        super::duration(&format!("{field}.args.{name}"), given.as_deref(), 0)?;
+    }
+    Ok(())
+}
+
 fn args(field: &str, config: &file::PluginConfig, profile: &mut Profile) -> Checked<()> {
+    if config.name == CLAIMS {
+        return claim_args(field, &config.args);
+    }
     let Some(plugin) = Plugin::find(&config.name) else {
         return wrong(&format!("{field}.name"), format_args!("there is no plugin {:?}", config.name));
     };

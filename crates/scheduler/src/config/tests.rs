@@ -73,7 +73,10 @@ fn what_is_wrong_is_named() {
     refused("leaderElection: {leaseDuration: 9s}", "at least the renewDeadline");
     refused("leaderElection: {leaseDuration: 20s, renewDeadline: 20.5s}", "at least the renewDeadline");
     refused("profiles: [{percentageOfNodesToScore: 101}]", "profiles[0].percentageOfNodesToScore");
-    refused("profiles: [{plugins: {filter: {enabled: [{name: DynamicResources}]}}}]", "no plugin \"DynamicResources\"");
+    for name in ["Nothing", "GangScheduling", "Extender"] {
+        let enabled = format!("profiles: [{{plugins: {{filter: {{enabled: [{{name: {name}}}]}}}}}}]");
+        refused(&enabled, &format!("no plugin {name:?}"));
+    }
     refused("profiles: [{pluginConfig: [{name: VolumeBinding}, {name: VolumeBinding}]}]", "pluginConfig[1].name");
     let args =
         |plugin: &str, args: &str| format!("profiles: [{{pluginConfig: [{{name: {plugin}, args: {{{args}}}}}]}}]");
@@ -86,6 +89,11 @@ fn what_is_wrong_is_named() {
     refused(&point("queueSort", "NodeAffinity"), "does not extend queueSort");
     refused(&point("bind", "VolumeBinding"), "does not extend bind");
     refused(&point("permit", "NodeResourcesFit"), "does not extend permit");
+    refused(&point("bind", "DynamicResources"), "plugins.bind.enabled: DynamicResources does not extend bind");
+    let twice = "profiles: [{plugins: {filter: {enabled: [{name: DynamicResources}, {name: DynamicResources}]}}}]";
+    refused(twice, "DynamicResources is there twice");
+    refused(&args("DynamicResources", "filterTimeout: soon"), "pluginConfig[0].args.filterTimeout");
+    refused(&args("DynamicResources", "wrong: 1"), "wrong");
     for (extended, plugin) in [
         ("preEnqueue", "DefaultPreemption"),
         ("score", "VolumeBinding"),
@@ -194,8 +202,20 @@ fn plugins_are_turned_on_and_off_as_by_upstream() {
         ("multiPoint: {enabled: [{name: TaintToleration, weight: 5}]}", 5),
         ("score: {disabled: [{name: '*'}], enabled: [{name: ImageLocality}]}", 0),
         ("multiPoint: {disabled: [{name: DynamicResources}]}", 3),
+        // Stock files name this one.
+        ("multiPoint: {enabled: [{name: DynamicResources}, {name: TaintToleration, weight: 5}]}", 5),
+        ("filter: {enabled: [{name: DynamicResources}]}, preBind: {enabled: [{name: DynamicResources}]}", 3),
     ] {
         assert_eq!(weight(plugins), expected, "{plugins}");
+    }
+}
+
+#[test]
+fn a_stock_file_may_configure_what_is_not_here() {
+    let args = "{apiVersion: kubescheduler.config.k8s.io/v1, kind: DynamicResourcesArgs, filterTimeout: 10s, bindingTimeout: 5m0s}";
+    for args in ["{}", args] {
+        let rest = format!("profiles: [{{pluginConfig: [{{name: DynamicResources, args: {args}}}]}}]");
+        assert_eq!(parse(&rest).map(|config| config.profiles.len()).ok(), Some(1), "{args}");
     }
 }
 

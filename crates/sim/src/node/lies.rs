@@ -71,6 +71,7 @@ mod tests {
             claim: None,
             block: false,
             read_only: false,
+            reads_by_choice: false,
             fs_type: String::new(),
             mount_options: Vec::new(),
             access_modes: Vec::new(),

@@ -231,6 +231,7 @@ fn what_is_only_looked_for_is_not_mounted() {
         claim: None,
         block: false,
         read_only: false,
+        reads_by_choice: false,
         fs_type: String::new(),
         mount_options: Vec::new(),
         access_modes: Vec::new(),

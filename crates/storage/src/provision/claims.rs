@@ -143,7 +143,9 @@ impl Claims {
 fn allows(class: &StorageClass, node: &str) -> bool {
     let Some(terms) = class.allowed_topologies.as_ref().filter(|terms| !terms.is_empty()) else { return true };
     let is_here = |e: &TopologySelectorLabelRequirement| e.key == TOPOLOGY && e.values.iter().any(|v| v == node);
-    terms.iter().any(|term| term.match_label_expressions.iter().flatten().all(is_here))
+    // A term without any is no node's (component-helpers/scheduling/corev1, `MatchTopologySelectorTerms`).
+    let mut terms = terms.iter().map(|term| term.match_label_expressions.as_deref().unwrap_or_default());
+    terms.any(|expressions| !expressions.is_empty() && expressions.iter().all(is_here))
 }
 
 /// Name of the volume of a claim, with the driver and as a PersistentVolume.

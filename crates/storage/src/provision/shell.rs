@@ -127,6 +127,20 @@ fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
+/// A volume that was made, of whatever size: one that is too small has to go before another is made, which is not decided here.
+fn created(volume: Option<csi::Volume>) -> Result<Answer, Refusal> {
+    // An empty answer is none: a PersistentVolume of it would be of nothing.
+    let Some(made) = volume.filter(|v| !v.volume_id.is_empty()) else {
+        return failed("the driver says that it made a volume, and names none");
+    };
+    Ok(Answer::Created {
+        handle: made.volume_id,
+        bytes: unsigned(made.capacity_bytes),
+        context: made.volume_context,
+        topologies: made.accessible_topology.into_iter().map(|t| t.segments).collect(),
+    })
+}
+
 /// A snapshot that there is.
 fn taken(snapshot: csi::Snapshot) -> Result<Answer, Refusal> {
     if !snapshot.ready_to_use {
@@ -163,19 +177,7 @@ async fn make(socket: PathBuf, node: &str, call: Call) -> Result<Answer, Refusal
                 }),
             };
             let reply = driver.create_volume(request).await.map_err(|s| refused(&s))?.into_inner();
-            // An empty answer is none: a PersistentVolume of it would be of nothing.
-            let Some(made) = reply.volume.filter(|v| !v.volume_id.is_empty()) else {
-                return failed("the driver says that it made a volume, and names none");
-            };
-            if unsigned(made.capacity_bytes) < v.bytes {
-                return failed(format!("the driver made {} bytes of {}", made.capacity_bytes, v.bytes));
-            }
-            Ok(Answer::Created {
-                handle: made.volume_id,
-                bytes: unsigned(made.capacity_bytes),
-                context: made.volume_context,
-                topologies: made.accessible_topology.into_iter().map(|t| t.segments).collect(),
-            })
+            created(reply.volume)
         }
         Call::Delete(volume_id) => {
             let request = csi::DeleteVolumeRequest { volume_id, ..csi::DeleteVolumeRequest::default() };
@@ -230,4 +232,33 @@ pub async fn run(
 ) -> Result<(), String> {
     let core = Provisioner::new(node, Rng::new(random_seed()));
     run_core(core, transport, Caller { socket, node: node.into(), events: None }, stop).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the driver has made is told as it is.
+    #[test]
+    fn volumes_are_told_of_whatever_their_size() {
+        let volume = |volume_id: &str, capacity_bytes: i64| csi::Volume {
+            volume_id: volume_id.to_owned(),
+            capacity_bytes,
+            ..csi::Volume::default()
+        };
+        for (answer, expected) in [
+            (Some(volume("v", 1 << 30)), Some(1 << 30)),
+            (Some(volume("v", 1)), Some(1)),
+            (Some(volume("v", -1)), Some(0)),
+            (Some(volume("", 1)), None),
+            (None, None),
+        ] {
+            let case = format!("{answer:?}");
+            let told = created(answer).ok().and_then(|answer| match answer {
+                Answer::Created { bytes, .. } => Some(bytes),
+                _ => None,
+            });
+            assert_eq!(told, expected, "{case}");
+        }
+    }
 }

@@ -264,6 +264,9 @@ fn a_class_may_say_at_which_nodes_its_volumes_are() {
         (json!([node(crate::TOPOLOGY, &["n2"]), node(crate::TOPOLOGY, &["n1"])]), true),
         (json!([node(crate::TOPOLOGY, &["n2"])]), false),
         (json!([node("zone", &["n1"])]), false),
+        (json!([{}]), false),
+        (json!([{"matchLabelExpressions": []}]), false),
+        (json!([{}, node(crate::TOPOLOGY, &["n1"])]), true),
     ] {
         let calls = Calls::default();
         let mut controller = Claims::new("n1", calls.clone(), None);

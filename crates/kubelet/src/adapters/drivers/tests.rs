@@ -56,6 +56,7 @@ pub(super) fn setup(path: &Path, confirm_only: bool) -> (VolumeSetup, Publishing
         claim: None,
         block: false,
         read_only: false,
+        reads_by_choice: false,
         fs_type: String::new(),
         mount_options: Vec::new(),
         access_modes: Vec::new(),

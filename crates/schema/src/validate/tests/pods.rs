@@ -608,6 +608,11 @@ fn specs() {
                 json!([{"key": "a", "operator": "Odd"}]),
                 &["NotSupported spec.tolerations[0].operator"],
             ),
+            (
+                "/spec/tolerations",
+                json!([{"key": "a", "operator": "Gt", "value": "1"}, {"key": "a", "operator": "Lt", "value": "x"}]),
+                &["NotSupported spec.tolerations[0].operator", "NotSupported spec.tolerations[1].operator"],
+            ),
             ("/spec/tolerations", json!([{"key": "a", "effect": "Odd"}]), &["NotSupported spec.tolerations[0].effect"]),
             (
                 "/spec/tolerations",

@@ -308,12 +308,16 @@ pub(crate) fn pause_left<O: Kind>(pod: &Pod, owner: &O, now: Time) -> Duration {
     if phase(pod) == "Failed" { pause(pod, owner, now) } else { Duration::ZERO }
 }
 
-/// The same for a pod that is of no use, whether it failed or not.
+/// The same for a pod that is of no use, whether it failed or not. Whose clock says that the pod is yet to be made, by more than the
+/// longest pause, can count nothing by its date: there is none then, as by a clock that is ahead.
 pub(crate) fn pause<O: Kind>(pod: &Pod, owner: &O, now: Time) -> Duration {
     let dated = |created: &Option<MetaTime>| created.as_ref().map(Time::from);
     let dates = (dated(&pod.metadata.creation_timestamp), dated(&owner.meta().creation_timestamp));
     let (Some(made), Some(begun)) = dates else { return Duration::ZERO };
     let [least, most] = PAUSES;
+    if made.since(now) > most {
+        return Duration::ZERO;
+    }
     (made + made.since(begun).clamp(least, most)).since(now)
 }
 

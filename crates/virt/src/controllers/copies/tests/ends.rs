@@ -178,6 +178,25 @@ fn a_copy_that_fails_is_tried_again_after_a_pause_that_grows() {
     assert_eq!(words(&world.restore())[0], format!("delete pods/{POD}"));
 }
 
+/// By a clock that is behind that of the API server a pod is dated in time to come.
+#[test]
+fn clocks_that_are_far_apart_make_no_pause_endless() {
+    for (now_s, pause_s) in [(-3600, None), (-61, None), (-60, Some(62)), (0, Some(2)), (2, None), (3600, None)] {
+        let mut world = begun();
+        let at = |second: i64| Time::from_unix_s(1_000_000 + second);
+        for object in [&mut world.content, &mut world.pods[0]] {
+            object["metadata"]["creationTimestamp"] = json!(at(0).rfc3339());
+        }
+        world.pods[0]["status"] = json!({"phase": "Failed", "message": "no room"});
+        world.now = at(now_s);
+        let plan = world.content();
+        match pause_s {
+            Some(pause_s) => assert_eq!(plan.requeue_after, Some(Duration::from_secs(pause_s)), "{now_s}: {plan:?}"),
+            None => assert_eq!(words(&plan), [format!("delete pods/{POD}")], "{now_s}"),
+        }
+    }
+}
+
 #[test]
 fn a_machine_that_restarts_is_copied_when_it_runs_again() {
     for (strategy, requests, waits) in [
