@@ -434,8 +434,9 @@ impl ApiError {
     pub fn is_unknown(&self) -> bool {
         match self {
             Self::Transport(_) => true,
-            // A gateway's or a shut-down server's word says nothing about what was done before.
-            Self::Status(s) => matches!(s.code, 500 | 502 | 503 | 504),
+            // A gateway's or a shut-down server's word says nothing about what was done before. Gateways have numbers of their
+            // own, such as 520 and 524 for one that heard nothing sensible, or nothing in time, from the server behind it.
+            Self::Status(s) => matches!(s.code, 500..=599),
             Self::Decode(_) => false,
         }
     }
@@ -463,6 +464,28 @@ mod tests {
     use k8s_openapi::api::rbac::v1::RoleBinding;
 
     use super::*;
+
+    /// Only who refuses a request says that nothing was done.
+    #[test]
+    fn what_a_gateway_says_tells_nothing_of_what_was_done() {
+        for (code, is_unknown) in [
+            (400, false),
+            (404, false),
+            (409, false),
+            (422, false),
+            (429, false),
+            (500, true),
+            (502, true),
+            (524, true),
+        ] {
+            let error = ApiError::from_reply(code, b"<html></html>");
+            assert_eq!((error.is_unknown(), error.may_have_acted()), (is_unknown, is_unknown), "{code}");
+        }
+        let webhook =
+            r#"{"reason": "InternalError", "message": "Internal error occurred: failed calling webhook \"w\""}"#;
+        let error = ApiError::from_reply(500, webhook.as_bytes());
+        assert_eq!((error.is_unknown(), error.may_have_acted()), (true, false));
+    }
 
     /// A name stays one segment of the path in every request (which characters that asks for is tested where paths are
     /// made), and what is behind it stays behind it.

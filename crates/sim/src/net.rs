@@ -2,15 +2,16 @@
 //!
 //! Each role has a link with a random stream of its own. A request may be lost on its way, its reply
 //! may be lost after the commit, it may arrive after its sender has given up, and a request that
-//! HTTP calls idempotent may arrive twice, as clients and proxies repeat those. A link may be cut
-//! for a while: then nothing passes, and watches fall behind or break. Or it is cut by half ([`Half`]).
+//! HTTP calls idempotent may arrive twice, as clients and proxies repeat those. A write that was made
+//! may be answered as if something had gone wrong. A link may be cut for a while: then nothing passes,
+//! and watches fall behind or break. Or it is cut by half ([`Half`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{Rng, Time};
+use carrack_engine::{ApiError, Rng, Time};
 
-use crate::chance::{Delay, below, between};
+use crate::chance::{Delay, below, between, pick};
 use crate::options::{LATEST, NetFaults, TIMEOUT};
 use crate::role::Role;
 
@@ -33,6 +34,15 @@ pub(crate) enum Reply {
     /// No reply, known so long after the request was sent.
     Lost(Duration),
 }
+
+/// What is said instead of the reply to a write that was made: by an API server whose store did not answer in time, by a gateway
+/// before it that lost the connection or waited for too long, and by a server that is about to end.
+const DENIALS: [(u16, &str); 4] = [
+    (500, r#"{"kind": "Status", "reason": "InternalError", "message": "the store gave no answer", "code": 500}"#),
+    (502, "<html><h1>502 Bad Gateway</h1></html>"),
+    (503, r#"{"kind": "Status", "reason": "ServiceUnavailable", "message": "shutting down", "code": 503}"#),
+    (504, r#"{"kind": "Status", "reason": "Timeout", "message": "it took too long", "code": 504}"#),
+];
 
 /// What passes no more on a link that is cut by half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,13 +85,16 @@ pub(crate) struct Net {
     root: Rng,
     /// Decides about bindings.
     bindings: Rng,
+    /// Decides which writes are denied.
+    denials: Rng,
     faults: NetFaults,
     links: BTreeMap<Role, Link>,
 }
 
 impl Net {
     pub(crate) fn new(root: Rng, faults: NetFaults) -> Self {
-        Self { bindings: root.fork("bindings"), root, faults, links: BTreeMap::new() }
+        let (bindings, denials) = (root.fork("bindings"), root.fork("denials"));
+        Self { bindings, denials, root, faults, links: BTreeMap::new() }
     }
 
     /// From now on nothing fails, and everything is quick.
@@ -161,6 +174,14 @@ impl Net {
         Some(Passage { arrives: Some(late), again: None, reply: Reply::Lost(seen) })
     }
 
+    /// What the client is told of a write that was made, if not that.
+    pub(crate) fn denial(&mut self) -> Option<ApiError> {
+        let rng = &mut self.denials;
+        let is_denied = rng.one_in(self.faults.denied_one_in);
+        let (code, body) = pick(rng, &DENIALS).filter(|_| is_denied)?;
+        Some(ApiError::from_reply(code, body.as_bytes()))
+    }
+
     /// When a line of a watch that a server sends now arrives.
     pub(crate) fn stream(&mut self, now: Time, role: Role, server: usize) -> Time {
         let faults = self.faults;
@@ -198,6 +219,7 @@ impl NetFaults {
             latest: LATEST,
             late_binding_one_in: 0,
             repeat_one_in: 0,
+            denied_one_in: 0,
             watch_lags_one_in: 0,
             watch_lag: Duration::ZERO,
             watch_breaks_one_in: 0,
@@ -242,6 +264,20 @@ mod tests {
         for half in [Half::Replies, Half::Requests, Half::Server(1)] {
             check(half, 10, [true; 2], true, [true; 2]);
         }
+    }
+
+    #[test]
+    fn whoever_is_denied_a_write_does_not_know_whether_it_was_made() {
+        let mut net = Net::new(Rng::new(1), NetFaults { denied_one_in: 2, ..NetFaults::none() });
+        let told: Vec<Option<ApiError>> = (0..200).map(|_| net.denial()).collect();
+        let denied: Vec<&ApiError> = told.iter().flatten().collect();
+        assert!((70..130).contains(&denied.len()), "{}", denied.len());
+        assert!(denied.iter().all(|error| error.is_unknown() && error.may_have_acted()), "{denied:?}");
+        for (code, _) in DENIALS {
+            assert!(denied.iter().any(|error| error.to_string().contains(&format!("({code} "))), "{code}");
+        }
+        net.heal();
+        assert!((0..200).all(|_| net.denial().is_none()));
     }
 
     #[test]

@@ -238,6 +238,7 @@ impl Swarm {
             latest: LATEST,
             late_binding_one_in: 0,
             repeat_one_in: on(20, 300),
+            denied_one_in: apart::denied_one_in(root, options),
             watch_lags_one_in: on(5, 50),
             watch_lag: Duration::from_millis(on(50, 5_000).max(50)),
             watch_breaks_one_in: on(1, 6),
@@ -247,6 +248,7 @@ impl Swarm {
         let mut node = NodeFaults {
             operation,
             fail_one_in: on(20, 300),
+            spoils_starts: apart::spoils_starts(root, options),
             plugin_late_one_in: on(2, 8),
             plugin_whims_one_in: apart::plugin_whims_one_in(root, options),
             pre_starts: apart::pre_starts(root, options),

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::frozen::Frozen;
 use super::watchdog::Watchdog;
 use super::{Follow, NodeEvent, Runtime};
-use crate::chance::between;
+use crate::chance::{between, pick};
 use crate::counted::Counted;
 use crate::writers::Writers;
 
@@ -228,7 +228,12 @@ impl Guests {
                 Ok(Reply::Processes(left || runtime.alive_of(&place.pod_uid).is_some()))
             }
             Op::LookForProcesses(sought) => {
-                let left = runtime.alive_of(&sought.pod_uid).is_some() && !blind;
+                // Where nobody knows of which pod, they are known by the instance's UID, which launchers bear.
+                let left = match sought.pod_uid.as_str() {
+                    "" => self.guests.iter().any(|(id, g)| g.domain.uid == sought.uid && runtime.is_running(id)),
+                    pod => runtime.alive_of(pod).is_some(),
+                };
+                let left = left && !blind;
                 follow.push(Follow::Say(format!("processes of pod {} are left: {left}", sought.pod_uid)));
                 if sought.ends_disks && !self.forgets_signals {
                     let disks = runtime.disks_that_hear(&sought.pod_uid, now).into_iter();
@@ -502,6 +507,14 @@ impl Guests {
             self.promises.remove(&compute);
             self.frozen.thaw(&compute);
             self.hang_up(&compute, "the launcher hung up", follow);
+        }
+    }
+
+    /// A loss of power has left one of the handler's records so that it cannot be read.
+    pub(super) fn spoil_record(&mut self, rng: &mut Rng) {
+        let uids: Vec<String> = self.records.keys().cloned().collect();
+        if let Some(uid) = pick(rng, &uids) {
+            self.records.insert(uid.clone(), Record::unread(&uid));
         }
     }
 

@@ -184,6 +184,8 @@ pub(crate) struct Node {
     tearing: Rng,
     /// Decides what a loss of power leaves of the records that were written last.
     losing: Rng,
+    /// Decides what it leaves of virt-handler's.
+    spoiling: Rng,
     /// Decides when drivers lie.
     lying: Rng,
     pending: BTreeMap<u64, Pending>,
@@ -205,6 +207,7 @@ impl Node {
         self.showing = rng.fork("what shows");
         self.tearing = rng.fork("what is torn");
         self.losing = rng.fork("what is lost");
+        self.spoiling = rng.fork("what handlers lose");
         self.lying = rng.fork("lies");
         (self.rng, self.faults) = (rng, faults);
     }
@@ -244,6 +247,7 @@ impl Node {
             showing: rng.fork("what shows"),
             tearing: rng.fork("what is torn"),
             losing: rng.fork("what is lost"),
+            spoiling: rng.fork("what handlers lose"),
             lying: rng.fork("lies"),
             rng,
             pending: BTreeMap::new(),
@@ -539,6 +543,7 @@ impl Node {
                         Op::ReadEnvFiles(files) if self.unread_is_absent => {
                             Ok(Reply::EnvFiles(env_files::absent(files)))
                         }
+                        Op::StartContainer(id) if self.faults.spoils_starts => Err(self.runtime.spoils_start(now, &id)),
                         _ => Err(OpError::Failed("the node's runtime hiccups".into())),
                     },
                     (None, _) => self.carry_out(now, kubelet_life, op, observer, breaches),
@@ -836,6 +841,9 @@ impl Node {
         }
         if is_sudden && self.losing.one_in(self.faults.loses_one_in) {
             self.disk.lose(&mut self.losing);
+        }
+        if is_sudden && self.spoiling.one_in(self.faults.loses_one_in) {
+            self.guests.spoil_record(&mut self.spoiling);
         }
         self.up = false;
         self.boot += 1;

@@ -281,6 +281,18 @@ impl Runtime {
         Ok(Reply::Started(Box::new(container.record.clone())))
     }
 
+    /// A container does not start. It has ended by that, without having run, and is never started again: so containerd has it, with
+    /// this code and this reason (`StartContainer`, `internal/cri/server`).
+    pub(super) fn spoils_start(&mut self, now: Time, id: &str) -> OpError {
+        let why = "no process could be started in it".to_owned();
+        let made = self.containers.get_mut(id).filter(|c| c.record.state == ContainerState::Created);
+        if let Some(container) = made {
+            let (reason, message) = ("StartError".to_owned(), why.clone());
+            container.record.state = ContainerState::Exited { code: 128, reason, message, finished_at: now };
+        }
+        OpError::Failed(why)
+    }
+
     /// A container is given other CPUs.
     pub(super) fn give_cpus(
         &mut self,
@@ -663,6 +675,20 @@ mod tests {
             let (mut runtime, mut breaches) = (with_sandbox(died), Vec::new());
             assert!(runtime.stop(Time::default(), "a", &observer, &mut breaches).is_ok());
             assert_eq!(breaches.len(), usize::from(!died), "{breaches:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_does_not_start_has_ended_and_one_that_runs_goes_on() {
+        let now = Time::from_unix_s(9);
+        for (state, code) in [(ContainerState::Created, Some(128)), (ContainerState::Running, None)] {
+            let mut runtime = with_sandbox(false);
+            if let Some(container) = runtime.containers.get_mut("a") {
+                container.record.state = state;
+            }
+            let why = runtime.spoils_start(now, "a");
+            assert_eq!(runtime.record("a").and_then(ContainerRecord::exit_code), code, "{why}");
+            assert!(runtime.start(now, "a").is_err(), "it is started once");
         }
     }
 

@@ -5,6 +5,7 @@ use carrack_kubelet::volumes::staged::StageInputs;
 use carrack_kubelet::volumes::{
     Driver, GroupPolicy, Origin, PodInfo, Published, Publishing, Secrets, Staging, VolumeKind, VolumeSetup,
 };
+use carrack_virt::handler::effects::{Place, Record};
 
 use super::*;
 
@@ -175,13 +176,30 @@ fn what_a_loss_of_power_takes_was_written_last() {
     }
 }
 
+#[test]
+fn a_loss_of_power_spoils_one_of_virt_handlers_records() {
+    for (loses_one_in, orderly, expected) in [(1, false, 1), (1, true, 0), (0, false, 0)] {
+        let faults = NodeFaults { loses_one_in, ..NodeFaults::none() };
+        let mut node = Node::new(1, Time::default(), Rng::new(1), faults, Rack::default());
+        for uid in ["a", "b"] {
+            let place = Place { uid: uid.to_owned(), pod_uid: "pod".to_owned(), compute_id: "c".to_owned() };
+            node.guests.records.insert(uid.to_owned(), Record { place, ..Record::default() });
+        }
+        node.runtime.pods_end = orderly;
+        node.power_off(Time::default());
+        let spoilt = node.guests.records.values().filter(|record| record.is_unread()).count();
+        assert_eq!((node.guests.records.len(), spoilt), (2, expected), "{loses_one_in} {orderly}");
+    }
+}
+
 /// What is done on the side draws its chances anew, too.
 #[test]
 fn a_node_goes_on_as_another_seed_has_it() {
     let draws = |seed| {
         let mut node = Node::new(1, Time::default(), Rng::new(0), NodeFaults::none(), Rack::default());
         node.reseed(Rng::new(seed), NodeFaults::none());
-        [node.rng.u64(), node.side.u64(), node.tearing.u64(), node.losing.u64(), node.lying.u64()]
+        let of_power = [node.tearing.u64(), node.losing.u64(), node.spoiling.u64()];
+        [[node.rng.u64(), node.side.u64(), node.lying.u64()], of_power].concat()
     };
     let (one, other) = (draws(1), draws(2));
     assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");

@@ -35,6 +35,18 @@ pub(super) fn pre_starts(root: &Rng, options: &Options) -> bool {
     }
 }
 
+/// How often a write that was made is answered as if something had gone wrong: in a quarter of seeds, beside no planted bug.
+pub(super) fn denied_one_in(root: &Rng, options: &Options) -> u64 {
+    let mut own = root.fork("denied writes");
+    let on = own.one_in(4) && options.faults && options.plant.is_none();
+    if on { 20 + own.below(280) } else { 0 }
+}
+
+/// Whether a container that the runtime fails to start has ended by that: in a quarter of seeds, beside no planted bug.
+pub(super) fn spoils_starts(root: &Rng, options: &Options) -> bool {
+    options.faults && options.plant.is_none() && root.fork("spoilt starts").one_in(4)
+}
+
 /// How often CSI drivers say that they have done what they have not: in some runs, and beside no other planted bug than those
 /// of lies.
 pub(super) fn lies_one_in(root: &Rng, options: &Options) -> u64 {
@@ -118,6 +130,19 @@ mod tests {
             let plant = crate::plants::find(name);
             assert_eq!(told(&Options { plant, ..Options::default() }), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn writes_are_denied_and_starts_spoilt_in_a_quarter_of_seeds() {
+        let count = |options: &Options| {
+            let roots = || (0..400).map(Rng::new);
+            let denied = roots().filter(|root| denied_one_in(root, options) > 0).count();
+            [denied, roots().filter(|root| spoils_starts(root, options)).count()]
+        };
+        let usual = Options::default();
+        assert!(count(&usual).iter().all(|count| (70..130).contains(count)), "{:?}", count(&usual));
+        assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 2]);
+        assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 2]);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) struct NetFaults {
     /// One in so many bindings arrives after its sender has given it up.
     pub late_binding_one_in: u64,
     pub repeat_one_in: u64,
+    /// One in so many writes that were made is answered as if something had gone wrong.
+    pub denied_one_in: u64,
     pub watch_lags_one_in: u64,
     pub watch_lag: Duration,
     pub watch_breaks_one_in: u64,
@@ -36,6 +38,8 @@ pub(crate) struct NodeFaults {
     pub operation: Delay,
     /// One in so many operations fails, before or after it took effect.
     pub fail_one_in: u64,
+    /// A container that the runtime fails to start has ended, and is not as it was.
+    pub spoils_starts: bool,
     /// One in so many times a plugin takes minutes to find a kubelet that has started.
     pub plugin_late_one_in: u64,
     /// One in so many answers of a device plugin is late, and one in so many is not as it should be.
@@ -58,6 +62,7 @@ impl NodeFaults {
         Self {
             operation: Delay::millis(5),
             fail_one_in: 0,
+            spoils_starts: false,
             plugin_late_one_in: 0,
             plugin_whims_one_in: 0,
             pre_starts: false,

@@ -74,6 +74,9 @@ pub const SWITCHES: &[Switch] = &[
     switch("slow-network", "messages are slow now and then", |swarm| swarm.net.latency.slow_one_in = 0),
     switch("lost-requests", "requests are lost", |swarm| swarm.net.lose_request_one_in = 0),
     switch("lost-replies", "replies are lost after the commit", |swarm| swarm.net.lose_reply_one_in = 0),
+    switch("denied-writes", "writes that were made are answered as if something had gone wrong", |swarm| {
+        swarm.net.denied_one_in = 0;
+    }),
     switch("late-requests", "requests arrive when they were given up", |swarm| swarm.net.late_one_in = 0),
     switch("late-bindings", "bindings arrive when they were given up", |swarm| swarm.net.late_binding_one_in = 0),
     switch("repeats", "requests arrive twice", |swarm| swarm.net.repeat_one_in = 0),
@@ -85,6 +88,9 @@ pub const SWITCHES: &[Switch] = &[
         swarm.node.operation.slow_one_in = 0;
     }),
     switch("failing-runtime", "operations on a node fail", |swarm| swarm.node.fail_one_in = 0),
+    switch("spoilt-starts", "containers that a runtime fails to start have ended", |swarm| {
+        swarm.node.spoils_starts = false;
+    }),
     switch("late-plugins", "plugins find a kubelet late", |swarm| swarm.node.plugin_late_one_in = 0),
     switch("slow-growth", "file systems grow slowly", |swarm| swarm.node.grows_slowly_one_in = 0),
     switch("torn-checkpoints", "a loss of power tears the states of a kubelet's managers", |swarm| {

@@ -317,6 +317,7 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
         late_one_in: denser(net.late_one_in),
         latest: LATEST,
         repeat_one_in: denser(net.repeat_one_in),
+        denied_one_in: denser(net.denied_one_in),
         watch_lags_one_in: denser(net.watch_lags_one_in),
         // Everybody has many watches: what ends all of them makes more work than all else.
         watch_breaks_one_in: net.watch_breaks_one_in * 3,

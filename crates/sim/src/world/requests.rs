@@ -352,8 +352,16 @@ impl World {
         match (asked, flight.reply) {
             (_, None) => {}
             (_, Some(Reply::Lost(_))) => self.unanswered(flight, "the reply is lost"),
-            (Asked::Call(id), Some(Reply::After(delay))) => {
-                self.reply(role, life, Asked::Call(id), result_of(response), delay);
+            (Asked::Call(_), Some(Reply::After(delay))) => {
+                let is_made = response.status().is_success() && !label.starts_with("GET");
+                let result = match self.net.denial().filter(|_| is_made) {
+                    Some(denial) => {
+                        self.act(format_args!("{role} {label}: it was made, and is answered with {denial}"));
+                        Err(denial)
+                    }
+                    None => result_of(response),
+                };
+                self.reply(role, life, asked, result, delay);
             }
             (Asked::Watch(id), Some(Reply::After(delay))) => match stream_of(response) {
                 Ok((lines, timeout_s)) if role == Role::Reader || self.life(role) == Some(life) => {

@@ -634,6 +634,52 @@ fn who_is_at_fault_for_a_container_that_is_not_made_is_told() {
     }
 }
 
+/// The runtime has such a container as one that has ended, and never starts it again.
+#[test]
+fn a_container_that_does_not_start_has_ended() {
+    for (policy, goes_on) in [("Never", false), ("Always", true)] {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        let mut spec = plain();
+        spec["restartPolicy"] = policy.into();
+        let mut other = spec["containers"][0].clone();
+        other["name"] = "d".into();
+        spec["containers"].as_array_mut().unwrap().push(other);
+        w.create("p", spec);
+        let started = |op: &Op| match op {
+            Op::StartContainer(id) => Some(id.clone()),
+            _ => None,
+        };
+        let id = loop {
+            if let Some((_, id)) = w.saw(started).into_iter().next() {
+                break id;
+            }
+            w.next();
+        };
+        for input in w.arriving.values_mut() {
+            if let Input::Own(In::Done(_, outcome)) = input
+                && matches!(&*outcome, Ok(Reply::Started(record)) if record.id == id)
+            {
+                *outcome = Err(OpError::Failed("no process could be started in it".into()));
+            }
+        }
+        let (now, made) = (w.now, w.node.containers.get_mut(&id).unwrap());
+        let (reason, message) = ("StartError".to_owned(), "no process".to_owned());
+        made.record.state = ContainerState::Exited { code: 128, reason, message, finished_at: now };
+        made.record.started_at = None;
+        let name = made.record.name.clone();
+        w.run(30);
+        let running = w.node.running("uid-p");
+        let again = running.get(&name).is_some_and(|other| *other != id);
+        assert_eq!((running.len(), again), (1 + usize::from(goes_on), goes_on), "{policy}: {running:?}");
+        let told = w.api.objects[POD]["status"].clone();
+        let of = told["containerStatuses"].as_array().unwrap().iter().find(|s| s["name"] == name.as_str()).unwrap();
+        let end = if goes_on { &of["lastState"] } else { &of["state"] };
+        assert_eq!((&end["terminated"]["exitCode"], &end["terminated"]["reason"]), (&json!(128), &json!("StartError")));
+        assert_eq!((w.phase(), &of["restartCount"]), ("Running", &json!(u32::from(goes_on))), "{policy}: {told}");
+    }
+}
+
 #[test]
 fn starts_are_counted_once() {
     let mut w = World::new(1);

@@ -283,11 +283,13 @@ impl Handler {
         }
         guest.watching = false;
         // One that runs under the Lease is not left to itself when its instance is somebody else's matter: it must be
-        // over when the Lease is said to be free of guests.
+        // over when the Lease is said to be free of guests. That it has ended its monitor says before QEMU has quit, and if
+        // that dies in between, QEMU goes on: what its kubelet ends is waited for.
         let ended = guest.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended) && !over;
-        if guest.record.bound && !guest.dead && !ended && !guest.record.place.pod_uid.is_empty() {
+        if guest.record.bound && !guest.dead && !guest.record.place.pod_uid.is_empty() {
             let place = guest.record.place.clone();
-            return self.carry_out(now, uid, Act::Destroy(place), fx);
+            let act = if ended { Act::Look(place) } else { Act::Destroy(place) };
+            return self.carry_out(now, uid, act, fx);
         }
         // Nor is one of which nobody knows where it is: whatever bears the instance's UID may be its guest.
         if guest.record.is_unread() && !guest.dead {

@@ -98,6 +98,25 @@ fn a_marked_lease_is_taken_again_when_no_bound_guest_is_left() {
     assert_eq!(rig.lease.as_ref().map(|lease| lease["spec"]["leaseTransitions"].clone()), Some(json!(2)));
 }
 
+/// Its monitor may have died after its last word, and before it told QEMU to quit.
+#[test]
+fn a_bound_guest_that_is_said_to_have_ended_is_waited_for() {
+    let mut rig = bound();
+    runs(&mut rig);
+    rig.domain(Phase::Ended, Some(EndReason::Killed));
+    rig.ops.retain(|out| !matches!(out.op, Op::Promise(..)));
+    let looks = |op: &Op| matches!(op, Op::LookForProcesses(sought) if sought.pod_uid == "pod" && !sought.ends_disks);
+    rig.remove(VMI);
+    rig.answer(looks, Ok(Reply::Processes(true)));
+    rig.pass(Duration::from_secs(6));
+    let promises = rig.ops.iter().filter(|out| matches!(out.op, Op::Promise(..))).count();
+    assert!(promises > 0, "it is looked after until it is gone");
+    rig.ops.retain(|out| !matches!(out.op, Op::Promise(..)));
+    rig.answer(looks, Ok(Reply::Processes(false)));
+    rig.expect(|op| matches!(op, Op::Unwatch(_)));
+    rig.answer(|op| matches!(op, Op::Drop(uid) if uid == "vmi"), Ok(Reply::Done));
+}
+
 /// Its record cannot be read, or the disk has lost it.
 #[test]
 fn a_bound_guest_without_its_record_is_promised_on() {
