@@ -112,6 +112,12 @@ pub enum Planted {
     DebuggedAgain,
     /// An ephemeral container is told of only while it runs.
     DebuggersForgotten,
+    /// A static pod ends with its mirror.
+    MirrorsEndPods,
+    /// A mirror stays whose static pod is gone.
+    MirrorsLeft,
+    /// A static pod starts while another one of its name, which its manifest was before, still ends.
+    NamesakesTogether,
 }
 
 /// Starts for the ephemeral containers of a pod that have ended ([`Planted::DebuggedAgain`]).

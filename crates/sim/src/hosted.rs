@@ -91,6 +91,8 @@ pub(crate) struct Settings {
     pub zones: bool,
     /// Kubelets keep memory of NUMA nodes for containers.
     pub keeps_memory: bool,
+    /// A kubelet reads manifests of static pods.
+    pub reads_manifests: bool,
     /// How many images each kubelet pulls at a time.
     pub parallel_pulls: Option<usize>,
     /// Some disks are of FlexVolume drivers that are called; whether who calls takes part in elections, where others do.
@@ -271,6 +273,8 @@ impl Hosted {
                     parallel_pulls: settings.parallel_pulls,
                     reserved,
                     shutdown: crate::node::shutdown_groups(),
+                    static_pod_path: settings.reads_manifests.then(|| crate::node::MANIFESTS.to_owned()),
+                    file_check_period: crate::statics::READ_EVERY,
                     ..NodeConfig::default()
                 };
                 let core = KubeletCore::new(config, &rng).with_planted(settings.bug.and_then(Bug::of_kubelet));

@@ -5,8 +5,8 @@
 //!        └── runs ──▶ another one, "the picture of this" ──▶ its kubelet deletes it: it has no such static pod
 //! ```
 //!
-//! No node here has static pods of its own. What is looked after is that none of these is taken for one: they run on, and are
-//! told about.
+//! None of these is of a manifest; of those that are, [`crate::statics`] tells. What is looked after is that none of these is taken
+//! for one: they run on, and are told about.
 
 use std::time::Duration;
 

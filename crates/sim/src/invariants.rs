@@ -22,6 +22,7 @@ use crate::observer::{
 };
 use crate::replicas;
 use crate::resizes::Grants;
+use crate::statics::is_mirror;
 pub use table::{INVARIANTS, Invariant};
 
 /// A broken invariant.
@@ -101,8 +102,8 @@ impl Checker {
         for change in changes {
             self.bounds.changed(now, change, observer, breaches);
             self.grants.changed(now, change);
-            // What is left of an instance whose node is known to be dead waits for nothing.
-            let waits = |pod: &Value| !self.forced.contains(uid(pod)) && !is_of_lost(pod, observer);
+            // What is left of an instance whose node is known to be dead waits for nothing, and a mirror is nothing that runs.
+            let waits = |pod: &Value| !self.forced.contains(uid(pod)) && !is_of_lost(pod, observer) && !is_mirror(pod);
             if change.resource == "pod" && waits(change.object()) {
                 self.bounds.orphan(now, change, breaches);
             }
@@ -254,13 +255,15 @@ impl Checker {
                 if from.is_empty() && !to.is_empty() {
                     self.placed(now, &to, observer, breaches);
                 }
-                if terminal(old) && text(old, "/status/phase") != text(new, "/status/phase") {
+                // Of a mirror others may say so, and it is not so.
+                let is_over = terminal(old) && !is_mirror(old);
+                if is_over && text(old, "/status/phase") != text(new, "/status/phase") {
                     let (was, is) = (text(old, "/status/phase"), text(new, "/status/phase"));
                     breaches.push(Breach::new("pod-end-is-final", format!("{name} was {was} and is {is:?}")));
                 }
                 let is_rejected = |pod: &Value| text(pod, "/status/message").starts_with("Pod was rejected");
                 let tells = |pod: &Value| !pod["status"]["containerStatuses"].is_null();
-                if terminal(old) && is_rejected(old) && !tells(old) && tells(new) {
+                if is_over && is_rejected(old) && !tells(old) && tells(new) {
                     let what = format!("{name} was rejected, and is told to have had containers");
                     breaches.push(Breach::new("pod-end-is-final", what));
                 }

@@ -98,6 +98,7 @@ mod sizes;
 mod sleepers;
 pub mod small;
 mod snapshots;
+mod statics;
 mod storage;
 mod taints;
 mod tokens;

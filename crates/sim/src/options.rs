@@ -732,6 +732,9 @@ impl Swarm {
                 | Bug::NewIsAbsent
                 | Bug::BeginningsCut
                 | Bug::PanicsAtWork
+                | Bug::MirrorsEndPods
+                | Bug::MirrorsLeft
+                | Bug::NamesakesTogether
                 | Bug::ReadOnce,
             )
             | None => {}

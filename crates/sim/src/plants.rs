@@ -9,6 +9,7 @@ mod pulls;
 mod runs;
 mod sandboxes;
 mod shortages;
+mod statics;
 mod statuses;
 mod workloads;
 
@@ -20,6 +21,7 @@ use pulls::OF_PULLS;
 use runs::OF_RUNS;
 use sandboxes::OF_SANDBOXES;
 use shortages::OF_SHORTAGES;
+use statics::OF_STATICS;
 use statuses::OF_STATUSES;
 use workloads::OF_WORKLOADS;
 
@@ -40,7 +42,7 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const LISTS: [&[Plant]; 10] = [
+const LISTS: [&[Plant]; 11] = [
     OTHERS,
     OF_WORKLOADS,
     OF_CLONES,
@@ -50,6 +52,7 @@ const LISTS: [&[Plant]; 10] = [
     OF_ABSENCES,
     OF_RUNS,
     OF_SANDBOXES,
+    OF_STATICS,
     OF_STATUSES,
 ];
 

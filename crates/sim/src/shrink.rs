@@ -19,6 +19,7 @@ use carrack_engine::{Rng, Time};
 use crate::drains::Drains;
 use crate::options::{Options, PARTS, SWITCHES, Swarm};
 use crate::small::{self, Base};
+use crate::statics::Statics;
 use crate::workload::User;
 use crate::world::{Outcome, run};
 
@@ -209,9 +210,10 @@ fn done(seed: u64, options: &Options) -> Vec<&'static str> {
     let root = Rng::new(seed);
     let work = |own: &Options| {
         let user = User::new(&root.fork("workload"), own);
-        // What is done with nodes goes by what becomes of them, and so is no list of acts.
+        // What is done with nodes, and with manifests on them, goes by what becomes of them, and so is no list of acts.
         let drains = Drains::new(Time::default(), &root, swarm.nodes, own);
-        format!("{:?} {drains:?}", user.acts())
+        let statics = Statics::new(Time::default(), &root, swarm.nodes, own);
+        format!("{:?} {drains:?} {statics:?}", user.acts())
     };
     let as_it_is = work(&own);
     let names = PARTS.iter().map(|part| part.name);

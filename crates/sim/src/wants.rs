@@ -203,7 +203,7 @@ fn has_disk(pod: &Value) -> bool {
 
 /// What a node still has of pods that are gone.
 fn debris(node: &Node, observer: &Observer) -> Option<String> {
-    let known = |uid_wanted: &str| observer.all("pod").any(|p| uid(p) == uid_wanted);
+    let known = |uid_wanted: &str| observer.all("pod").any(|p| uid(p) == uid_wanted) || node.manifests.has(uid_wanted);
     let number = node.number;
     if let Some(c) = node.runtime.running().find(|c| !known(&c.record.pod.uid)) {
         return Some(format!("container {} of the gone pod {} runs on node{number}", c.record.id, c.record.pod));

@@ -552,7 +552,8 @@ impl KubeletCore {
             if self.planted == Some(Planted::RecordsAreMounts) {
                 self.volumes.believe(&uid);
             }
-            let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(record.pod)));
+            let w =
+                self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(statics::recorded(record.pod))));
             w.admitted_before = record.admitted;
             if record.deleted {
                 w.deleted = true;

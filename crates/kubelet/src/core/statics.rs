@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 
 use super::worker::{Admission, Worker};
 use super::{Call, Fx, KubeletCore, Owner, Wake};
@@ -23,6 +23,7 @@ use crate::effects::{Op, Outcome, Reply};
 use crate::planted::Planted;
 use crate::runtime::Uid;
 use crate::spec::manifest::Source;
+use crate::spec::pod::ContainerKind;
 use crate::spec::{manifest, pod};
 use crate::status::pod::statuses;
 
@@ -73,6 +74,33 @@ impl Statics {
     pub fn present(&self) -> impl Iterator<Item = &Uid> {
         self.places.values().flat_map(|place| &place.present)
     }
+}
+
+/// Whether a pod that is told to be over has come to that by itself, for good: all of its containers have ended, or one that it begins
+/// with has failed, and none of these is started again. One that its kubelet has ended with the machine has not, and neither has one
+/// that was turned away.
+fn ended_by_itself(pod: &Pod, told: &PodStatus) -> bool {
+    let code = |c: &Container| {
+        let state = statuses(told).find(|s| s.name == c.name)?.state.as_ref()?;
+        state.terminated.as_ref().map(|end| end.exit_code)
+    };
+    let stays_over = |kind: ContainerKind, c: &Container, code: i32| !pod::restarts(pod, kind, c, code);
+    let failed = |c: &Container| code(c).is_some_and(|code| code != 0 && stays_over(ContainerKind::Init, c, code));
+    let ended = |c: &Container| code(c).is_some_and(|code| stays_over(ContainerKind::Regular, c, code));
+    let spec = pod::spec(pod);
+    spec.init_containers.iter().flatten().any(failed)
+        || !spec.containers.is_empty() && spec.containers.iter().all(ended)
+}
+
+/// A pod as an earlier life of the kubelet has recorded it. That a static one is over counts only if it has ended by itself: it comes
+/// back with the machine that was shut down, as upstream's does, whose kubelet records no end of it.
+pub(super) fn recorded(mut pod: Pod) -> Pod {
+    let lasts = pod.status.as_ref().is_none_or(|told| ended_by_itself(&pod, told));
+    let is_over = pod::is_static(&pod) && pod::is_terminal(&pod);
+    if let Some(status) = pod.status.as_mut().filter(|_| is_over && !lasts) {
+        status.phase = None;
+    }
+    pod
 }
 
 impl KubeletCore {
@@ -189,6 +217,9 @@ impl KubeletCore {
     /// has ended both would have the same ports, and the same directories of the node (upstream's `allowStaticPodStart`,
     /// `pkg/kubelet/pod_workers.go`).
     pub(super) fn waits_for_namesake(&self, uid: &Uid, pod: &Pod) -> bool {
+        if self.planted == Some(Planted::NamesakesTogether) {
+            return false;
+        }
         let is_namesake =
             |w: &Worker| pod::is_static(&w.pod) && (w.pod.namespace(), w.pod.name()) == (pod.namespace(), pod.name());
         let mut others = self.workers.iter().filter(|(other, w)| *other != uid && w.confirmed && is_namesake(w));
@@ -203,11 +234,10 @@ impl KubeletCore {
 
     /// Whether somebody else says that a static pod is over, such as who collects the pods of a node whose Node is gone. The API has
     /// but a picture of it, and that it ends its manifest alone can say (upstream's kubelet reads no mirror's status). What was told
-    /// in an earlier life is believed: nothing ran then.
+    /// in an earlier life is believed of a pod that has come to its end by itself.
     fn is_others_word(w: &Worker, told: &PodStatus) -> bool {
         let is_over = matches!(told.phase.as_deref(), Some("Succeeded" | "Failed"));
-        let runs = || statuses(told).any(|s| s.state.as_ref().is_some_and(|state| state.running.is_some()));
-        is_over && w.stopping.is_none() && (w.admission != Admission::Undecided || runs())
+        is_over && w.stopping.is_none() && (w.admission != Admission::Undecided || !ended_by_itself(&w.pod, told))
     }
 
     /// A mirror was seen or is gone. Its status is the static pod's, but for an end that is not told from here.
@@ -217,6 +247,7 @@ impl KubeletCore {
         let Some(w) = self.workers.get_mut(&uid).filter(|w| Self::is_mirror_of(mirror, w)) else { return };
         if gone {
             w.mirror.take_if(|m| m.uid() == mirror.uid());
+            w.deleted |= self.planted == Some(Planted::MirrorsEndPods);
         } else if w.mirror.as_ref().is_none_or(|m| m.uid() != mirror.uid() || mirror.revision() >= m.revision()) {
             w.mirror = Some(mirror.clone());
             let mut status = mirror.status.clone();
@@ -265,6 +296,9 @@ impl KubeletCore {
             let kept = is_here && !m.is_deleting();
             // Of a place that was not read yet may be what it is the picture of.
             let known = self.statics.read() || (is_here && m.is_deleting());
+            if self.planted == Some(Planted::MirrorsLeft) && !is_here {
+                continue;
+            }
             if !kept && known && self.statics.calls.insert(key.clone()) {
                 let options = DeleteOptions {
                     uid: Some(m.uid().to_owned()),
@@ -312,8 +346,44 @@ impl KubeletCore {
 #[cfg(test)]
 mod tests {
     use carrack_engine::{Rng, StatusError};
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::spec::manifest::{HASH, HASH_LENGTH, SOURCE};
+
+    #[test]
+    fn only_an_end_that_nothing_follows_is_a_pods_own() {
+        let over = |name: &str, code: i32| json!({"name": name, "state": {"terminated": {"exitCode": code}}});
+        let runs = || json!({"name": "c", "state": {"running": {}}});
+        let waits = || json!({"name": "c", "state": {"waiting": {}}});
+        // How the pod's containers are started again, what is told of them, and of those that it begins with.
+        for (policy, regular, init, expected) in [
+            ("Always", json!([over("c", 0)]), json!([]), false),
+            ("Always", json!([over("c", 137)]), json!([]), false),
+            ("OnFailure", json!([over("c", 0)]), json!([]), true),
+            ("OnFailure", json!([over("c", 137)]), json!([]), false),
+            ("Never", json!([over("c", 137)]), json!([]), true),
+            ("Never", json!([runs()]), json!([]), false),
+            ("Never", json!([waits()]), json!([over("i", 0)]), false),
+            ("Never", json!([waits()]), json!([over("i", 1)]), true),
+            ("Always", json!([waits()]), json!([over("i", 1)]), false),
+            // It was turned away.
+            ("Never", Value::Null, Value::Null, false),
+        ] {
+            let uid = "0".repeat(HASH_LENGTH);
+            let annotations = json!({HASH: uid, SOURCE: "file"});
+            let told = json!({"phase": "Failed", "containerStatuses": regular, "initContainerStatuses": init});
+            let object = json!({"metadata": {"name": "p", "namespace": "n", "uid": uid, "annotations": annotations},
+                "spec": {"restartPolicy": policy, "containers": [{"name": "c"}], "initContainers": [{"name": "i"}]},
+                "status": told});
+            let pod: Pod = serde_json::from_value(object).unwrap();
+            assert!(pod::is_static(&pod));
+            let status = pod.status.clone().unwrap();
+            assert_eq!(ended_by_itself(&pod, &status), expected, "{told}");
+            let phase = recorded(pod).status.unwrap().phase;
+            assert_eq!(phase.is_some(), expected, "{told}");
+        }
+    }
 
     #[test]
     fn a_mirror_whose_name_is_taken_is_tried_less_and_less_often() {

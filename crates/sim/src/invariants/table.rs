@@ -122,7 +122,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "pod-end-is-final",
-        sentence: "A pod that has Succeeded or Failed stays so, and one that was rejected is not told to have run.",
+        sentence: "A pod that has Succeeded or Failed stays so, and one that was rejected is not told to have run; but for mirrors of static pods, of which others may say so.",
     },
     Invariant {
         name: "plugin-absence-never-fails-a-pod",
@@ -549,6 +549,18 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::flex::OPENED,
         sentence: "A pod gets its part only of such a FlexVolume as was opened on its node with the secret that the pod itself names.",
+    },
+    Invariant {
+        name: crate::statics::PICTURES,
+        sentence: "A container of a static pod whose manifest is there, and was whenever it was looked for, is not stopped, whatever becomes of its mirror; unless the machine is shut down, or the sandbox has died.",
+    },
+    Invariant {
+        name: crate::statics::ONCE,
+        sentence: "What a manifest is and what it was before do not run at the same time on its node.",
+    },
+    Invariant {
+        name: crate::statics::MIRRORED,
+        sentence: "Once nothing fails any more, each manifest soon has one mirror, of what it is now, that tells what runs, and no mirror is left of one that is gone.",
     },
     Invariant {
         name: crate::forgetful::NAME,

@@ -12,6 +12,7 @@ mod frozen;
 mod guests;
 mod hindrance;
 mod lies;
+mod manifests;
 mod moods;
 mod ops;
 mod plugins;
@@ -51,6 +52,7 @@ pub(crate) use copying::Copies;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 use hindrance::{Errand, Hindrances};
+pub(crate) use manifests::{DIRECTORY as MANIFESTS, Manifests};
 pub(crate) use moods::{NOTED, WELL};
 use ops::{describe, ends_with_kubelet, is_aside};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
@@ -137,6 +139,7 @@ enum Fate {
 pub(crate) struct Node {
     pub number: u8,
     pub disk: Disk,
+    pub manifests: Manifests,
     pub runtime: Runtime,
     kept: Kept,
     pub images: Images,
@@ -216,6 +219,7 @@ impl Node {
         Self {
             number,
             disk: Disk::new(number, rack),
+            manifests: Manifests::default(),
             runtime: Runtime::new(number),
             kept: Kept::default(),
             images: Images::default(),
@@ -262,6 +266,7 @@ impl Node {
         self.gone = true;
         self.disk = self.disk.blank();
         self.runtime.forget();
+        self.forget_manifests();
         self.guests.records.clear();
         self.storage.blank();
         (self.images, self.written) = (Images::default(), Written::default());
@@ -720,7 +725,7 @@ impl Node {
                 self.runtime.stop(now, &id, observer, breaches)
             }
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
-            Op::ReadManifests(_) => Ok(Reply::Manifests(Vec::new())),
+            Op::ReadManifests(_) => Ok(Reply::Manifests(self.read_manifests())),
             Op::RemoveImage(id) => {
                 self.images.remove(&id);
                 Ok(Reply::Done)

@@ -4,7 +4,7 @@
 //! UID or sandbox, container, attempt) is taken is not made again, stopping what is stopped is done,
 //! and after a reboot everything that ran is there, exited.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
@@ -111,6 +111,8 @@ pub(crate) struct Runtime {
     groups: BTreeMap<String, GroupLimits>,
     /// Somebody has shut the node down since it was started, even if that was called off: pods that were to end by then do.
     pub(super) pods_end: bool,
+    /// UIDs of pods that run whatever the API says: those of manifests.
+    pub(super) of_manifests: BTreeSet<String>,
     /// Containers that hold disks do not hear that they are to end when they have just started.
     pub deaf_disks: bool,
     next: u64,
@@ -128,7 +130,8 @@ fn wanted(observer: &Observer, pod: &PodRef) -> bool {
 impl Runtime {
     pub(super) fn new(node: u8) -> Self {
         let (sandboxes, containers, groups) = (BTreeMap::new(), Counted::default(), BTreeMap::new());
-        Self { node, sandboxes, containers, groups, pods_end: false, deaf_disks: false, next: 0 }
+        let of_manifests = BTreeSet::new();
+        Self { node, sandboxes, containers, groups, pods_end: false, of_manifests, deaf_disks: false, next: 0 }
     }
 
     fn id(&mut self, kind: &str) -> String {
@@ -409,13 +412,15 @@ impl Runtime {
                 || crate::rounds::may_start_again(pod, observer)
                 || crate::critical::may_be_preempted(pod, observer)
         };
-        let asked_for = || self.pods_end || !wanted(observer, pod) || may_end();
+        let of_manifest = self.of_manifests.contains(&*pod.uid);
+        let asked_for = || self.pods_end || !(of_manifest || wanted(observer, pod)) || may_end();
         if container.record.state == ContainerState::Running && !asked_for() {
             let what = format!(
                 "{id} ({}) of {} is killed, and nobody asked for it",
                 container.record.name, container.record.pod
             );
-            breaches.push(Breach::new("wanted-containers-are-not-killed", what));
+            let name = if of_manifest { crate::statics::PICTURES } else { "wanted-containers-are-not-killed" };
+            breaches.push(Breach::new(name, what));
         }
         self.exit(now, id, code);
     }

@@ -189,4 +189,7 @@ pub(crate) enum Bug {
     BeginningsCut,
     PanicsAtWork,
     AmountsForgotten,
+    MirrorsEndPods,
+    MirrorsLeft,
+    NamesakesTogether,
 }

@@ -58,6 +58,9 @@ impl Bug {
             Self::FailedPullsHold => Planted::FailedPullsHold,
             Self::SilenceIsWell => Planted::SilenceIsWell,
             Self::HastySandboxes => Planted::HastySandboxes,
+            Self::MirrorsEndPods => Planted::MirrorsEndPods,
+            Self::MirrorsLeft => Planted::MirrorsLeft,
+            Self::NamesakesTogether => Planted::NamesakesTogether,
             _ => return None,
         })
     }
@@ -219,6 +222,10 @@ impl Bug {
                 | Self::DebuggersForgotten
                 | Self::UnreadServices
         )
+    }
+    /// Whether it shows in static pods, and in nothing else.
+    pub(crate) fn is_of_statics(self) -> bool {
+        matches!(self, Self::MirrorsEndPods | Self::MirrorsLeft | Self::NamesakesTogether)
     }
     /// Whether it shows in critical pods on a full node, and in nothing else.
     pub(crate) fn is_of_critical(self) -> bool {

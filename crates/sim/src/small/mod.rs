@@ -160,7 +160,7 @@ const SLICES: [Slice; 13] = [
 ];
 
 /// Parts of the work that are done beside others alone, each where one of these may be.
-const BESIDE: [(&str, &str); 10] = [
+const BESIDE: [(&str, &str); 12] = [
     ("machines", crate::fickle::PART),
     ("machines", crate::imports::PART),
     ("machines", crate::backups::PART),
@@ -168,6 +168,8 @@ const BESIDE: [(&str, &str); 10] = [
     ("machines", crate::drains::PART),
     ("pods", crate::drains::PART),
     ("settings", crate::drains::PART),
+    ("pods", crate::statics::PART),
+    ("settings", crate::statics::PART),
     ("quotas", crate::controllers::EDITS),
     ("scratch", crate::controllers::LIMITS),
     ("deployments", crate::controllers::AUTOSCALERS),

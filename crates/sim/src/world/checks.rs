@@ -99,6 +99,9 @@ impl World {
         // A late writer is a second guest as well; what let it in is said first.
         self.breaches.extend(self.writers.breaches());
         self.checker.nodes(&self.nodes, &self.observer, &mut self.breaches);
+        if self.statics.are_there() {
+            crate::statics::once(&self.nodes, &mut self.breaches);
+        }
         self.server.check(&mut self.breaches);
         if self.options.machines {
             self.roaming.changed(&changes, &self.observer, &self.nodes, &mut self.breaches);
@@ -119,6 +122,7 @@ impl World {
         self.queue.after(Duration::from_secs(1), Happening::Look);
         self.check_schedulers();
         self.drain();
+        self.write_manifests();
         let small_pages = crate::pages::are_played(&self.root, self.bug());
         for (role, process) in &self.processes {
             if let (Role::Kubelet(number), Some(Hosted::Kubelet(core, _))) = (role, &process.hosted) {
@@ -177,6 +181,7 @@ impl World {
             |node: &&Node| node.up && self.processes.get(&Role::Kubelet(node.number)).is_some_and(|p| p.works(now));
         let nodes = self.nodes.values().filter(has_kubelet);
         self.registered.look(now, nodes, &self.observer, &mut self.breaches);
+        self.look_at_mirrors(now);
         crate::tokens::look(now, calm, &self.observer, &self.nodes, &mut self.breaches);
         let none = BTreeMap::new();
         let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
@@ -228,6 +233,7 @@ impl World {
             .or_else(|| crate::gates::lack(&self.observer))
             .or_else(|| crate::debuggers::lack(&self.observer))
             .or_else(|| self.registered.lack())
+            .or_else(|| self.statics.lack(&self.nodes, &self.observer))
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.nominations.lack())
             .or_else(|| crate::heritage::lack(&self.observer).filter(|_| self.options.machines))

@@ -28,6 +28,7 @@ mod scheduling;
 mod shortages;
 mod small;
 mod stalls;
+mod statics;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -264,6 +265,7 @@ struct World {
     registered: crate::registered::Registered,
     sizes: crate::sizes::Sizes,
     drains: crate::drains::Drains,
+    statics: crate::statics::Statics,
     cordons: crate::cordons::Cordons,
     passing: crate::controllers::Passing,
     autoscaled: crate::controllers::Autoscaled,
@@ -412,6 +414,7 @@ impl World {
             registered: crate::registered::Registered::default(),
             sizes: crate::sizes::Sizes::default(),
             drains: crate::drains::Drains::default(),
+            statics: crate::statics::Statics::default(),
             cordons: crate::cordons::Cordons::default(),
             passing: crate::controllers::Passing::default(),
             autoscaled: crate::controllers::Autoscaled::new(root.fork("metrics")),
@@ -444,6 +447,7 @@ impl World {
     fn begin(&mut self, seed: u64) {
         self.trace.line(BEGIN, Weight::Mark, format_args!("seed {seed}: {:?}", self.swarm));
         self.plan_drains();
+        self.plan_statics();
         self.start_all();
         self.begin_trouble();
     }
@@ -701,6 +705,10 @@ impl World {
             watchdogs: self.swarm.watchdogs.is_some(),
             zones: self.swarm.zones,
             keeps_memory: self.swarm.keeps_memory,
+            reads_manifests: match role {
+                Role::Kubelet(n) => self.nodes.get(&n).is_some_and(|node| node.manifests.are_read()),
+                _ => false,
+            },
             parallel_pulls: self.swarm.parallel_pulls,
             watchdog_left: match role {
                 Role::VirtHandler(n) => self.nodes.get(&n).and_then(|node| node.guests.watchdog.left()),

@@ -108,6 +108,7 @@ impl World {
         self.root = root;
         self.queue.after(Duration::ZERO, Happening::Start(Role::User));
         self.plan_drains();
+        self.plan_statics();
         if let Some(number) = self.drains.newcomer() {
             let (agents, mut start) = (self.add_machine(number), self.root.fork("start"));
             self.add_processes(agents, &mut start);

@@ -155,3 +155,38 @@ fn a_hook_has_as_long_as_the_pod_and_its_group_both_allow() {
         assert_eq!(w.status("h")["reason"], "Terminated", "{pod_s}");
     }
 }
+
+/// (It had ended for good where its mirror, or its record, was read before it was admitted.)
+#[test]
+fn a_static_pod_comes_back_with_its_machine() {
+    const MIRROR: &str = "/api/v1/namespaces/n/pods/web-sim";
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        let config = || NodeConfig {
+            node_name: "sim".into(),
+            static_pod_path: Some("/manifests".into()),
+            file_check_period: Duration::from_secs(3),
+            shutdown: Groups::of_two(Duration::from_secs(30), Duration::from_secs(10)),
+            ..NodeConfig::default()
+        };
+        w.restart_kubelet_as(config());
+        w.edit_or_create_node();
+        w.node.manifests = Some(vec![manifest("busybox")]);
+        w.run(10);
+        w.input(Input::Own(In::ShutdownBegins));
+        w.run(15);
+        assert!(!w.node.containers.values().any(|c| c.record.may_run()), "seed {seed}");
+        let told = &w.api.objects[MIRROR]["status"];
+        assert_eq!((&told["phase"], &told["reason"]), (&json!("Failed"), &json!("Terminated")), "seed {seed}: {told}");
+        // The mirror is seen before anybody knows which manifests there are.
+        w.node.manifests = None;
+        let now = w.now;
+        w.node.reboot(now, "boot-2");
+        w.restart_kubelet_as(config());
+        w.run(10);
+        w.node.manifests = Some(vec![manifest("busybox")]);
+        w.run(60);
+        assert_eq!(w.node.containers.values().filter(|c| c.record.may_run()).count(), 1, "seed {seed}");
+        assert_eq!(w.api.objects[MIRROR]["status"]["phase"], "Running", "seed {seed}: {}", w.api.objects[MIRROR]);
+    });
+}
