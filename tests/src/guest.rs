@@ -19,7 +19,7 @@ impl Kubectl<'_> {
     /// # Panics
     /// It does not.
     pub fn holds_in_guest(&self, name: &str, line: &str) {
-        self.holds_in_guest_within(name, line, 60);
+        self.holds_in_guest_within(name, line, 180, 60);
     }
 
     /// As [`Self::holds_in_guest`], in a guest that boots meanwhile.
@@ -27,16 +27,19 @@ impl Kubectl<'_> {
     /// # Panics
     /// It does not.
     pub fn holds_in_booted_guest(&self, name: &str, line: &str) {
-        self.holds_in_guest_within(name, line, BOOT_S);
+        // What was asked just before it went down is never answered.
+        self.holds_in_guest_within(name, line, BOOT_S, 10);
     }
 
-    fn holds_in_guest_within(&self, name: &str, line: &str, limit_s: u64) {
+    /// Each try may take some of the time.
+    fn holds_in_guest_within(&self, name: &str, line: &str, limit_s: u64, try_s: u64) {
+        let try_s = try_s.to_string();
         let uid = self.field("vmi", name, "/metadata/uid");
         let uid = uid.as_str().expect("a UID");
         let pods = ["get", "pods", "-l", &format!("kubevirt.io/created-by={uid}"), "-o", "name"];
         let pod = self.ok(&pods).trim().to_owned();
         let probe =
-            ["/usr/bin/carrack", "virt-launcher", "probe", "--uid", uid, "--timeout-s", "20", "--", "/bin/sh", "-c"];
+            ["/usr/bin/carrack", "virt-launcher", "probe", "--uid", uid, "--timeout-s", &try_s, "--", "/bin/sh", "-c"];
         let exec = [["exec", &pod, "-c", "compute", "--"].as_slice(), &probe, &[line]].concat();
         eventually(&format!("in the guest: {line}"), limit_s, || {
             let output = self.run(&exec).output();

@@ -38,7 +38,7 @@ pub use machines::{BOOT_S, CALLS, demo_machine, hasty_machine};
 pub use pages::blocks;
 pub use plugin::Plugin;
 pub use qmp::Qemu;
-pub use run::{Output, Run};
+pub use run::{Output, Run, Spawned};
 pub use sandbox::{LIMITS, NODE_IP, OUTSIDE_IP, Sandbox, wait_gone};
 
 /// The repository.

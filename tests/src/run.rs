@@ -2,11 +2,16 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// How long a command may take unless it says otherwise.
 const LIMIT: Duration = Duration::from_secs(120);
+/// How long one that is told to end may take, which is how long a drill may take to clear away its cluster.
+const END: Duration = Duration::from_secs(60);
 
 /// A command that is about to run.
 #[derive(Debug)]
@@ -108,14 +113,44 @@ impl Run {
         format!("{}{}", output.stdout, output.stderr)
     }
 
-    /// Starts it and leaves it running; the caller kills it.
+    /// Starts it and leaves it running.
     ///
     /// # Panics
     /// It cannot be started.
     #[must_use]
-    pub fn spawn(mut self) -> Child {
+    pub fn spawn(mut self) -> Spawned {
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        self.command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.command))
+        Spawned(self.command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.command)))
+    }
+}
+
+/// A command that runs beside its test, and is told to end when this is dropped, also by a test that fails in the middle: nothing
+/// would end it otherwise, and it would keep its network namespace.
+#[derive(Debug)]
+pub struct Spawned(Child);
+
+impl Deref for Spawned {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Spawned {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        // Of one that was waited for, the id may be another process's.
+        if let Ok(None) = self.0.try_wait() {
+            // What a drill has started outlives it when it is killed.
+            let _told = kill_process(Pid::from_child(&self.0), Signal::TERM);
+            wait(&mut self.0, END);
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::LinkNameSpaceType;
 use serde_json::Value;
@@ -30,8 +29,6 @@ evictionHard: {memory.available: 100Mi, nodefs.available: 0%, imagefs.available:
 /// What `carrack up` says where there is nothing to start.
 const RUNS_ALREADY: &str = "runs already";
 
-static COUNT: AtomicU32 = AtomicU32::new(0);
-
 /// A network namespace and a data directory, in which `carrack` runs.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -52,9 +49,10 @@ impl Sandbox {
     /// Not root, or the network namespace cannot be made.
     #[must_use]
     pub fn new() -> Self {
-        let netns = format!("ce-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // Short: unix sockets below it have 107 bytes for their paths.
         let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");
+        // A name of its own also beside what a test has left that was killed, whose process id comes again.
+        let netns = dir.path().file_name().expect("a name").to_string_lossy().into_owned();
         fs::create_dir(dir.path().join("home")).expect("a home");
         fs::write(dir.path().join("home/boot_id"), "boot-1\n").expect("a boot id");
         fs::write(dir.path().join("home/limits.yaml"), kubelet_configuration("")).expect("a configuration");
@@ -281,24 +279,33 @@ impl Sandbox {
         options.into_iter().flatten().collect()
     }
 
-    /// The QEMU processes in the cluster's containers, which are those whose root directory is one of its snapshots: each with its
-    /// arguments.
+    /// The QEMU processes in the cluster's containers: each with its arguments.
     ///
     /// # Panics
     /// There is no `/proc`.
     #[must_use]
     pub fn guests(&self) -> Vec<(i32, Vec<String>)> {
+        self.contained(|arguments| arguments.first().is_some_and(|program| program.contains("qemu-system")))
+    }
+
+    /// The processes with such arguments in the cluster's containers, which are those whose root directory is one of its snapshots.
+    /// Other tests' are none of them.
+    ///
+    /// # Panics
+    /// There is no `/proc`.
+    #[must_use]
+    pub fn contained(&self, is_one: impl Fn(&[String]) -> bool) -> Vec<(i32, Vec<String>)> {
         let containerd = self.data_dir().join("containerd/root").display().to_string();
         let processes = fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
-        let guest = |path: PathBuf| {
+        let of_ours = |path: PathBuf| {
             let read = |file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
             let arguments: Vec<String> = read("cmdline").split('\0').map(str::to_owned).collect();
             let is_root = |line: &str| line.split(' ').nth(4) == Some("/") && line.contains(&containerd);
-            let is_guest = arguments.first()?.contains("qemu-system") && read("mountinfo").lines().any(is_root);
+            let found = is_one(&arguments) && read("mountinfo").lines().any(is_root);
             let pid: i32 = path.file_name()?.to_str()?.parse().ok()?;
-            is_guest.then_some((pid, arguments))
+            found.then_some((pid, arguments))
         };
-        processes.filter_map(guest).collect()
+        processes.filter_map(of_ours).collect()
     }
 
     /// The process that runs `carrack up`.

@@ -19,7 +19,8 @@ fn set_status(kubectl: &Kubectl<'_>, path: &str, mut object: Value, status: Valu
     kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input(object.to_string()).done();
 }
 
-/// How long nobody may lead after a leader's end.
+/// How long nobody may lead after a leader's end, beside what two requests take: who takes over reads the Lease, and writes it. On a
+/// machine with much to do these are what takes longest.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// The controllers' Lease; an empty one where there is none yet.
@@ -41,14 +42,17 @@ fn hand_over(kubectl: &Kubectl<'_>, leader: &mut Child, signal: Signal) {
     kill_process(process, signal).expect("it was ours");
     leader.wait().expect("it was ours");
     let mut now = LeaseSpec::default();
+    let mut request = Duration::ZERO;
     eventually_true("another one leads", 30, || {
+        let asked = Instant::now();
         now = lease(kubectl);
+        request = request.max(asked.elapsed());
         holder(&now).is_some() && holder(&now) != holder(&before)
     });
     let acts = now.acquire_time.as_ref().expect("since when").0;
     let took = acts.duration_since(told);
-    eprintln!("another one led {took:#} after {signal:?}");
-    assert!(took.unsigned_abs() < HAND_OVER, "nobody led for {took:#}: {before:?} and then {now:?}");
+    eprintln!("another one led {took:#} after {signal:?}; a request took {request:?}");
+    assert!(took.unsigned_abs() < HAND_OVER + 2 * request, "nobody led for {took:#}: {before:?} and then {now:?}");
 }
 
 /// Nodes that nobody runs: they are silent from the start. An operator will say of one that it is gone.

@@ -8,9 +8,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Child;
 
-use carrack_e2e::{Sandbox, assert_contains, carrack, eventually_true, root};
+use carrack_e2e::{Sandbox, Spawned, assert_contains, carrack, eventually_true, root};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How a drill's directory begins.
@@ -140,7 +139,7 @@ fn a_role_that_does_not_come_back_is_missed() {
 }
 
 /// A drill with these flags besides, whose scheduler has just been started.
-fn started(sandbox: &Sandbox, more: &[&str]) -> Child {
+fn started(sandbox: &Sandbox, more: &[&str]) -> Spawned {
     let home = sandbox.home().display().to_string();
     let words: &[&str] = &["drill", "gpu-extender", "--timeline-dir", &home];
     let child = sandbox.carrack(&[words, more].concat()).spawn();
@@ -152,7 +151,7 @@ fn started(sandbox: &Sandbox, more: &[&str]) -> Child {
 }
 
 /// Sends a drill a signal, and waits until it has ended. Returns its exit status.
-fn interrupted(mut child: Child, signal: Signal) -> Option<i32> {
+fn interrupted(mut child: Spawned, signal: Signal) -> Option<i32> {
     kill_process(Pid::from_child(&child), signal).expect("it runs");
     child.wait().expect("it was ours").code()
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use carrack_e2e::{Disks, Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted};
@@ -251,25 +252,53 @@ fn a_disk_that_is_lost_comes_back_under_another_name() {
     });
     let before = disks.devices()[0].display().to_string();
     // It is taken away behind everybody's back, and another disk gets its name.
-    let squatter = sandbox.home().join("squatter.img");
-    fs::write(&squatter, vec![0; 1 << 20]).expect("written");
-    losetup(&["-d", &before]);
-    losetup(&[&before, &squatter.to_string_lossy()]);
+    let image = sandbox.home().join("squatter.img");
+    fs::write(&image, vec![0; 1 << 20]).expect("written");
+    let squatter = Squatter::in_place_of(&before, &image);
     eventually_true("the node is told of the new name", 150, || {
         let told = told();
         told.contains("/dev/loop") && !told.contains(&format!("{before}\""))
     });
     disks.mode("");
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/bringer", "--timeout=150s"]);
-    losetup(&["-d", &before]);
-    assert_eq!(fs::read(&squatter).expect("read"), vec![0; 1 << 20], "another's disk is untouched");
+    drop(squatter);
+    assert_eq!(fs::read(&image).expect("read"), vec![0; 1 << 20], "another's disk is untouched");
     kubectl.ok(&["delete", "pod", "bringer", "--timeout=60s"]);
     eventually_true("it is detached", 60, || attachments(&kubectl).is_empty() && !disks.attached());
 }
 
-fn losetup(args: &[&str]) {
-    let done = Command::new("losetup").args(args).status().expect("losetup runs");
-    assert!(done.success(), "{args:?}");
+/// Another disk under the name of one that was taken away, until this is dropped.
+struct Squatter(Option<String>);
+
+impl Squatter {
+    fn in_place_of(device: &str, image: &Path) -> Self {
+        let name = device.trim_start_matches("/dev/");
+        let behind = || fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
+        let lost = behind();
+        assert!(losetup(&["-d", device]), "{device} is taken away");
+        let ours = eventually("another disk has its name", 30, || {
+            if losetup(&[device, &image.to_string_lossy()]) {
+                return Ok(true);
+            }
+            // One that another test has just attached is as good. The one that was taken away is there for as long as it is open.
+            let now = behind();
+            if now.is_empty() || now == lost { Err(now) } else { Ok(false) }
+        });
+        Self(ours.then(|| device.to_owned()))
+    }
+}
+
+impl Drop for Squatter {
+    fn drop(&mut self) {
+        if let Some(device) = &self.0 {
+            losetup(&["-d", device]);
+        }
+    }
+}
+
+/// Whether it succeeds.
+fn losetup(args: &[&str]) -> bool {
+    Command::new("losetup").args(args).status().expect("losetup runs").success()
 }
 
 #[test]

@@ -4,9 +4,8 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking, and what it needs is there")]
 
 use std::collections::BTreeMap;
-use std::process::Child;
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
+use carrack_e2e::{Kubectl, Sandbox, Spawned, assert_contains, eventually, eventually_true, root};
 use serde_json::{Value, json};
 
 const CONFIG: &str = "\
@@ -67,7 +66,7 @@ fn given_out(pods: &[Value], cores: u32) -> BTreeMap<String, u32> {
     sums
 }
 
-fn extender(sandbox: &Sandbox) -> Child {
+fn extender(sandbox: &Sandbox) -> Spawned {
     let child = sandbox.carrack(&["gpu-extender", "--kubeconfig", &role(sandbox, "gpu-extender")]).spawn();
     let url = "http://127.0.0.1:3456";
     eventually_true("the extender is ready", 30, || {
@@ -76,7 +75,7 @@ fn extender(sandbox: &Sandbox) -> Child {
     child
 }
 
-fn end(child: &mut Child) {
+fn end(child: &mut Spawned) {
     child.kill().and_then(|()| child.wait()).expect("it was ours");
 }
 

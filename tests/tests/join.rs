@@ -6,7 +6,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use carrack_e2e::{Sandbox, assert_contains, eventually, eventually_true};
+use carrack_e2e::{Sandbox, Spawned, assert_contains, eventually, eventually_true};
 use serde_json::{Value, json};
 
 /// What kubeadm makes in a new cluster: who may ask for a node's certificate, and for another of its own.
@@ -37,8 +37,8 @@ stringData:
   auth-extra-groups: 'system:bootstrappers:new'
 ";
 
-/// Ends with the test, however that ends.
-struct Agent(std::process::Child);
+/// Killed when this is dropped.
+struct Agent(Spawned);
 
 impl Drop for Agent {
     fn drop(&mut self) {

@@ -135,11 +135,8 @@ fn streams(sandbox: &Sandbox) {
         ("virtualmachines/life/portforward/22", "ssh-2.0"),
         ("virtualmachineinstances/life/vnc", "rfb 003.00"),
     ] {
-        eventually(&format!("{path} says {says}"), 90, || {
-            let said = sandbox.stream(&format!("{CALLS}/{path}"), 5).output().stdout.to_lowercase();
-            let parts = ["101 switching protocols", "sec-websocket-protocol: plain.kubevirt.io", says];
-            if parts.iter().all(|part| said.contains(part)) { Ok(()) } else { Err(said) }
-        });
+        let parts = ["101 switching protocols", "sec-websocket-protocol: plain.kubevirt.io", says];
+        eventually(&format!("{path} says {says}"), 90, || said_by(sandbox, &format!("{CALLS}/{path}"), &parts));
     }
     // Who comes to a console takes it from whoever has it.
     let console = |limit_s| sandbox.stream(&format!("{CALLS}/virtualmachineinstances/life/console"), limit_s);
@@ -154,6 +151,24 @@ fn streams(sandbox: &Sandbox) {
     let mut said = Vec::new();
     first.stdout.take().expect("its output").read_to_end(&mut said).expect("read");
     assert_contains(&String::from_utf8_lossy(&said), &["101 Switching Protocols"]);
+}
+
+/// Reads a stream, which does not end by itself, until it has said all of this, in whatever letters; or what it said instead.
+fn said_by(sandbox: &Sandbox, path: &str, parts: &[&str]) -> Result<(), String> {
+    let mut stream = sandbox.stream(path, 10).spawn();
+    let mut output = stream.stdout.take().expect("its output");
+    let (mut said, mut buffer) = (Vec::new(), [0; 1024]);
+    loop {
+        let read = output.read(&mut buffer).expect("read");
+        said.extend_from_slice(&buffer[..read]);
+        let text = String::from_utf8_lossy(&said).to_lowercase();
+        if parts.iter().all(|part| text.contains(part)) {
+            return Ok(());
+        }
+        if read == 0 {
+            return Err(text);
+        }
+    }
 }
 
 /// What KubeVirt's roles let people do.

@@ -66,7 +66,11 @@ fn mount_of(uid: &str) -> String {
 
 #[test]
 fn a_fresh_cluster_has_volumes_for_claims() {
-    let sandbox = Sandbox::up(&["busybox"]);
+    let sandbox = Sandbox::new();
+    // How often a kubelet looks whether a volume has grown.
+    let config = sandbox.kubelet_config("syncFrequency: 5s\n");
+    sandbox.start(&["--kubelet-config", &config]);
+    sandbox.carrack(&["image", "build", "busybox"]).limit_s(300).done();
     let kubectl = sandbox.kubectl();
     assert_contains(&kubectl.ok(&["get", "storageclass"]), &["carrack-local (default)", "local.carrack.io"]);
     kubectl.ok(&["apply", "-f", &example("pvc.yaml")]);

@@ -56,7 +56,7 @@ fn boot(script: &str) -> String {
     let boots = ["-no-reboot", "-serial", "stdio", "-kernel", &image, "-initrd", &initrd];
     let append = ["-append", "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on no_timer_check"];
     let qemu = Run::new(Command::new("qemu-system-x86_64")).args(&machine).args(&boots).args(&append);
-    let output = qemu.limit_s(120).output();
+    let output = qemu.limit_s(500).output();
     assert_eq!(output.code, Some(0), "{output}");
     output.stdout
 }

@@ -107,6 +107,8 @@ pub struct NodeConfig {
     pub static_pod_path: Option<String>,
     /// How often these are read.
     pub file_check_period: Duration,
+    /// How old what pods are made of may be where nobody tells of changes: claims, volumes, classes (`syncFrequency`).
+    pub sync_period: Duration,
     /// URL that static pods are read from, too.
     pub static_pod_url: Option<StaticUrl>,
     /// How often it is asked.
@@ -216,6 +218,7 @@ impl Default for NodeConfig {
             enforce_pods: true,
             static_pod_path: None,
             file_check_period: Duration::from_secs(20),
+            sync_period: Duration::from_secs(60),
             static_pod_url: None,
             http_check_period: Duration::from_secs(20),
             eviction: crate::eviction::Thresholds::default(),

@@ -69,7 +69,6 @@ const NO_EFFECT: &[&str] = &[
     "runtimeRequestTimeout",
     "showHiddenMetricsForVersion",
     "streamingConnectionIdleTimeout",
-    "syncFrequency",
     "systemCgroups",
     "systemReservedCgroup",
     "tlsCurvePreferences",
@@ -87,6 +86,7 @@ pub struct Configuration {
     static_pod_path: String,
     pod_logs_dir: String,
     file_check_frequency: Span,
+    sync_frequency: Span,
     #[serde(rename = "staticPodURL")]
     static_pod_url: String,
     #[serde(rename = "staticPodURLHeader")]
@@ -448,6 +448,7 @@ impl Configuration {
             node.cluster_dns.clone_from(&self.cluster_dns);
         }
         span(&mut node.file_check_period, self.file_check_frequency);
+        span(&mut node.sync_period, self.sync_frequency);
         if !self.static_pod_url.is_empty() {
             node.static_pod_url = Some(StaticUrl::new(&self.static_pod_url, &self.static_pod_url_header)?);
         }

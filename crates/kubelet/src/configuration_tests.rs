@@ -8,7 +8,7 @@ const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConf
 fn a_file_of_upstream_applies() {
     let text = format!(
         "{HEAD}staticPodPath: /etc/kubernetes/manifests\nclusterDNS: [10.96.0.10]\nmaxPods: 50\n\
-         syncFrequency: 0s\nfileCheckFrequency: 1m30s\ncontainerLogMaxSize: 5Mi\ncontainerLogMaxFiles: 3\n\
+         runtimeRequestTimeout: 0s\nsyncFrequency: 30s\nfileCheckFrequency: 1m30s\ncontainerLogMaxSize: 5Mi\ncontainerLogMaxFiles: 3\n\
          evictionHard: {{memory.available: 300Mi, nodefs.available: 7.5%, imagefs.available: 0%}}\n\
          evictionSoft: {{memory.available: 1Gi}}\nevictionSoftGracePeriod: {{memory.available: 1m}}\n\
          evictionMinimumReclaim: {{memory.available: 200Mi, nodefs.available: 2.29%}}\n\
@@ -21,7 +21,7 @@ fn a_file_of_upstream_applies() {
          cpuManagerPolicyOptions: {{full-pcpus-only: 'true', strict-cpu-reservation: 'false'}}\nconfigMapAndSecretChangeDetectionStrategy: Cache\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
     );
     let (c, without) = read(text.as_bytes()).unwrap();
-    assert_eq!(without, ["logging", "syncFrequency"]);
+    assert_eq!(without, ["logging", "runtimeRequestTimeout"]);
     assert_eq!(c.client_ca_file(), "/ca.crt");
     assert!(c.rotate_certificates && c.server_tls_bootstrap);
     let mut n = NodeConfig::default();
@@ -32,6 +32,7 @@ fn a_file_of_upstream_applies() {
     assert_eq!(n.static_pod_path.as_deref(), Some("/etc/kubernetes/manifests"));
     assert_eq!((n.max_pods, n.log_max_bytes, n.log_max_files), (50, 5 << 20, 3));
     assert_eq!((n.file_check_period.as_secs(), n.status_period.as_secs(), n.lease_period.as_secs()), (90, 5, 10));
+    assert_eq!(n.sync_period.as_secs(), 30);
     assert_eq!(
         n.eviction.hard,
         BTreeMap::from([
@@ -289,7 +290,7 @@ fn files_are_laid_over_each_other() {
     let base = file("maxPods: 50\nclusterDNS: [10.96.0.10]\nevictionHard: {memory.available: 300Mi}\n");
     let over = [
         ("10.conf".to_owned(), file("maxPods: 60\nevictionHard: {nodefs.available: 7.5%}\n")),
-        ("20.conf".to_owned(), file("maxPods: 70\nclusterDNS: [10.96.0.11, 10.96.0.12]\nsyncFrequency: 1s\n")),
+        ("20.conf".to_owned(), file("maxPods: 70\nclusterDNS: [10.96.0.11, 10.96.0.12]\nruntimeRequestTimeout: 1s\n")),
     ];
     for (base, over, pods, dns, hard) in
         [(Some(&base), &over[..], 70, 2, 2), (Some(&base), &over[..1], 60, 1, 2), (None, &over[..], 70, 2, 1)]

@@ -95,6 +95,7 @@ pub fn page(node: &NodeConfig, host: &HostFacts) -> Value {
         shown["healthzBindAddress"] = json!(at.ip());
     }
     shown["readOnlyPort"] = node.read_only_port.into();
+    shown["syncFrequency"] = span(node.sync_period).into();
     shown["tlsMinVersion"] = node.offered.oldest().into();
     if !node.offered.suites().is_empty() {
         shown["tlsCipherSuites"] = json!(node.offered.suites());
@@ -237,7 +238,7 @@ mod tests {
             preloadedImagesVerificationAllowlist: [r.io/a]\n\
             tlsMinVersion: VersionTLS12\ntlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\nreadOnlyPort: 10255\n\
             protectKernelDefaults: true\neventRecordQPS: 5\neventBurst: 7\nenforceNodeAllocatable: []\n\
-            staticPodURL: http://m.example.com/pods?key=hidden\nstaticPodURLHeader: {X-Key: [hidden]}\nhttpCheckFrequency: 1m\n";
+            staticPodURL: http://m.example.com/pods?key=hidden\nstaticPodURLHeader: {X-Key: [hidden]}\nhttpCheckFrequency: 1m\nsyncFrequency: 30s\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
         let shown = page_of(&full);
@@ -257,6 +258,7 @@ mod tests {
             ("staticPodURL", json!("http://m.example.com/pods")),
             ("staticPodURLHeader", json!({"x-key": ["<masked>"]})),
             ("httpCheckFrequency", json!("1m0s")),
+            ("syncFrequency", json!("30s")),
         ] {
             assert_eq!(shown["kubeletconfig"][field], expected, "{field}");
         }

@@ -22,7 +22,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 const STOCK: &str = "/usr/lib/cni";
 const BRIDGE: &str = "br-pods";
 
@@ -505,9 +505,14 @@ fn killed_anywhere_it_is_undone() {
             world.add(&id, &sandbox);
         }
         let mut child = start(command, &id, &sandbox);
-        // Where it is then is anybody's guess, which is the point.
-        std::thread::sleep(whole * (round % 20) / 16);
-        let ended = child.try_wait().expect("it can be asked").is_some();
+        let ended = if round % 20 == 19 {
+            // One that is left alone now may take any time longer than the first one did.
+            child.wait().expect("it ends").success()
+        } else {
+            // Where it is then is anybody's guess, which is the point.
+            std::thread::sleep(whole * (round % 20) / 16);
+            child.try_wait().expect("it can be asked").is_some()
+        };
         *(if ended { &mut late } else { &mut early }) += 1;
         child.kill().ok();
         child.wait().expect("it has ended");

@@ -150,7 +150,7 @@ async fn a_sandbox_runs_survives_containerd_and_leaves_nothing() {
     };
     tokio::time::timeout(Duration::from_secs(60), restarted).await.expect("containerd is started again");
     let (mut cri, _) =
-        cri::wait_ready(&layout.containerd_socket(), Duration::from_secs(20)).await.expect("CRI answers");
+        cri::wait_ready(&layout.containerd_socket(), Duration::from_secs(60)).await.expect("CRI answers");
     let sandboxes = cri.sandboxes().await.expect("a list");
     assert_eq!(sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
     assert_eq!(contained(&layout), before, "the same process as before");
@@ -173,7 +173,7 @@ async fn a_sandbox_runs_survives_containerd_and_leaves_nothing() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), on_the_new_range).await.expect("the new pod network is read");
+    tokio::time::timeout(Duration::from_secs(120), on_the_new_range).await.expect("the new pod network is read");
     let before = contained(&layout);
 
     // Everything is killed, shims too; the teardown still finds and removes it all.

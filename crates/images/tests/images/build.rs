@@ -135,7 +135,7 @@ impl Containerd {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(20), ready).await.expect("containerd answers");
+        tokio::time::timeout(std::time::Duration::from_secs(60), ready).await.expect("containerd answers");
         this
     }
 

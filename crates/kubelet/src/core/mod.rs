@@ -284,7 +284,7 @@ impl KubeletCore {
             staged_due: false,
             unread_pods: BTreeSet::new(),
             unread_volumes: BTreeSet::new(),
-            sources: SourceCache::new(config.change_detection, rng.fork("sources")),
+            sources: SourceCache::new(config.change_detection, config.sync_period, rng.fork("sources")),
             statics: Statics::new(&config),
             ops: BTreeMap::new(),
             calls: BTreeMap::new(),

@@ -35,7 +35,7 @@ use crate::spec::pod;
 use crate::volumes::{NotReady, PayloadSources, Token};
 use watched::{News, Watches};
 
-/// How old a config map or secret may be that is not watched, as upstream has it by default.
+/// How old a config map or secret may be that is not watched, as upstream has it by default, beside how often pods are looked at.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// How long what is not ready yet is believed: a claim that is not bound, a volume that is not attached.
 const SOON: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ const SOON: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(2);
 /// What has not been ready for long is asked for less often, but no less than that.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
-/// How old a config map or secret may be that is read whenever it is looked at: its own reply is a reason to look.
+/// How old a thing may at least be that is read whenever it is looked at: its own reply is a reason to look.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// gRPC's code of an attacher for which a node has no room left.
@@ -114,6 +114,8 @@ pub(super) struct SourceCache {
     entries: BTreeMap<SourceKey, Entry>,
     calls: BTreeMap<CallId, SourceKey>,
     detection: ChangeDetection,
+    /// How often pods are looked at, and with that how old may be what they are made of.
+    period: Duration,
     watches: Watches,
     /// CSI drivers whose limits change, and how often they are to be asked.
     limits: BTreeMap<String, Duration>,
@@ -257,12 +259,13 @@ fn text(e: NotReady) -> String {
 
 impl SourceCache {
     /// A cache that holds nothing.
-    pub fn new(detection: ChangeDetection, rng: Rng) -> Self {
+    pub fn new(detection: ChangeDetection, period: Duration, rng: Rng) -> Self {
         let watches = Watches::new(rng);
         Self {
             entries: BTreeMap::new(),
             calls: BTreeMap::new(),
             detection,
+            period: period.max(AT_ONCE),
             watches,
             limits: BTreeMap::new(),
             exhausted: BTreeSet::new(),
@@ -360,7 +363,7 @@ impl SourceCache {
                 // What is read at each look is no reason to look more often.
                 let at_each_look = self.detection == ChangeDetection::Get && Watches::covers(&key);
                 let due =
-                    if at_each_look && entry.error.is_none() { entry.sent_at + MAX_AGE } else { entry.refresh_at };
+                    if at_each_look && entry.error.is_none() { entry.sent_at + self.period } else { entry.refresh_at };
                 // It may have been asked for long ago.
                 let due = due.max(now + AT_ONCE);
                 again = Some(again.map_or(due, |a| a.min(due)));
@@ -386,6 +389,7 @@ impl SourceCache {
     pub fn answered(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>) -> Option<BTreeSet<Uid>> {
         let key = self.calls.remove(&id)?;
         let age = if self.detection == ChangeDetection::Get { AT_ONCE } else { MAX_AGE };
+        let period = self.period;
         let sent_at = self.entries.get(&key).map_or(now, |entry| entry.sent_at);
         let parsed = match (result, &key) {
             (Err(e), SourceKey::ConfigMap { .. }) if e.is_not_found() => Ok((Value::ConfigMap(None), RETRY)),
@@ -393,13 +397,13 @@ impl SourceCache {
             (Err(e), SourceKey::RuntimeClass { .. }) if e.is_not_found() => Ok((Value::RuntimeHandler(None), RETRY)),
             (Err(e), SourceKey::Claim { .. }) if e.is_not_found() => Ok((Value::Claim(None), RETRY)),
             (Err(e), SourceKey::Volume(_)) if e.is_not_found() => Ok((Value::Volume(None), RETRY)),
-            (Err(e), SourceKey::CsiDriver(_)) if e.is_not_found() => Ok((Value::CsiDriver(None), MAX_AGE)),
+            (Err(e), SourceKey::CsiDriver(_)) if e.is_not_found() => Ok((Value::CsiDriver(None), period)),
             (Err(e), SourceKey::Attachment(_)) if e.is_not_found() => Ok((Value::Attachment(None), SOON)),
             (Err(e), _) => Err(e.to_string()),
             (Ok(_), SourceKey::FlexDriver(_)) => Err("the API does not know what drivers can".to_owned()),
             (Ok(reply), SourceKey::RuntimeClass { .. }) => reply
                 .object::<RuntimeClass>()
-                .map(|c| (Value::RuntimeHandler(Some(c.handler)), MAX_AGE))
+                .map(|c| (Value::RuntimeHandler(Some(c.handler)), period))
                 .map_err(|e| e.to_string()),
             (Ok(reply), SourceKey::ConfigMap { .. }) => reply
                 .object::<ConfigMap>()
@@ -410,10 +414,10 @@ impl SourceCache {
             }
             (Ok(reply), SourceKey::Claim { .. }) => parse(reply, |v: Arc<PersistentVolumeClaim>| {
                 let bound = v.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
-                (Value::Claim(Some(v)), if bound { MAX_AGE } else { SOON })
+                (Value::Claim(Some(v)), if bound { period } else { SOON })
             }),
-            (Ok(reply), SourceKey::Volume(_)) => parse(reply, |v| (Value::Volume(Some(v)), MAX_AGE)),
-            (Ok(reply), SourceKey::CsiDriver(_)) => parse(reply, |v| (Value::CsiDriver(Some(v)), MAX_AGE)),
+            (Ok(reply), SourceKey::Volume(_)) => parse(reply, |v| (Value::Volume(Some(v)), period)),
+            (Ok(reply), SourceKey::CsiDriver(_)) => parse(reply, |v| (Value::CsiDriver(Some(v)), period)),
             // Asked for only until the volume is there; then, the newer the better.
             (Ok(reply), SourceKey::Attachment(_)) => parse(reply, |v| (Value::Attachment(Some(v)), SOON)),
             (Ok(reply), SourceKey::Token { expiration_s, .. }) => reply
@@ -445,7 +449,7 @@ impl SourceCache {
     pub fn told(&mut self, now: Time, id: OpId, outcome: &Outcome) -> Option<BTreeSet<Uid>> {
         let key = self.calls.remove(&CallId(id.0))?;
         let parsed = match outcome {
-            Ok(Reply::Attaches(attaches)) => Ok((Value::FlexAttaches(*attaches), MAX_AGE)),
+            Ok(Reply::Attaches(attaches)) => Ok((Value::FlexAttaches(*attaches), self.period)),
             Ok(_) => Err("the answer was about something else".to_owned()),
             Err(e) => Err(e.to_string()),
         };
@@ -623,7 +627,7 @@ mod tests {
 
     #[test]
     fn what_was_read_for_another_pod_is_read_again_for_a_new_one() {
-        let (mut cache, mut fx) = (SourceCache::new(ChangeDetection::Watch, Rng::new(1)), Fx::new());
+        let (mut cache, mut fx) = (SourceCache::new(ChangeDetection::Watch, MAX_AGE, Rng::new(1)), Fx::new());
         // How a driver gives volumes to groups, as far as that is known to a pod.
         let look = |cache: &mut SourceCache, fx: &mut Fx, at_s: i64, pod: &str| {
             let (now, uid) = (Time::from_unix_s(at_s), Uid::from(pod));

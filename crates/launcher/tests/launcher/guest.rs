@@ -25,6 +25,8 @@ impl Network {
     fn new() -> Self {
         let name = format!("carrack-launcher-test-{}", std::process::id());
         let this = Self(name.clone());
+        // One that is there is of a test that was killed, whose process id has come again.
+        let _left = Command::new("ip").args(["netns", "delete", &name]).output();
         run(&["netns", "add", &name]);
         let commands: [&[&str]; 7] = [
             &["link", "set", "lo", "up"],

@@ -12,7 +12,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn disk(name: &str, source: DiskSource, bus: DiskBus, cdrom: bool) -> DiskSpec {
     DiskSpec {

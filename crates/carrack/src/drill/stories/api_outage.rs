@@ -273,7 +273,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let pod = cluster.wait_pod(POD)?;
     let below = cluster.places.node.kubelet_root();
     let shell = machine::shell_of(stage, &below, &pod)?;
-    let blobs = stage.wait("the pod has written", 20, || {
+    let blobs = stage.wait("the pod has written", 60, || {
         counters(&shell)?.into_iter().try_for_each(|n| so(n > 0, || "it has not counted yet".to_owned()))?;
         blobs(&shell)
     })?;
@@ -321,7 +321,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
             another_runs(stage, &cluster)?;
         }
         drop(stall);
-        stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 10, || {
+        stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 30, || {
             let now = counters(&shell)?;
             so(now.iter().zip(&before).all(|(now, before)| now > before), || format!("it stands at {now:?}"))
         })?;
@@ -336,12 +336,12 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     drop((watches, same));
     let set = format!("{}/{SET}", api::SETS);
     cluster.api.merge(&set, &json!({"spec": {"replicas": 0}}))?;
-    stage.must(&rules::UNWANTED_GO, "the volumes are unmounted", 30, || {
+    stage.must(&rules::UNWANTED_GO, "the volumes are unmounted", 60, || {
         let left = machine::mounts_below(&below).map_err(|error| error.to_string())?;
         let left = left.iter().find(|mount| disks.iter().any(|disk| disk.on_node.device == mount.device));
         so(left.is_none(), || format!("{left:?}"))
     })?;
-    stage.must(&rules::UNWANTED_GO, "the disk is detached", 30, || {
+    stage.must(&rules::UNWANTED_GO, "the disk is detached", 60, || {
         let undone = flex.undone();
         so(undone.iter().any(|call| call == "detach"), || format!("{undone:?}"))
     })?;
@@ -371,9 +371,9 @@ fn another_runs(stage: &Stage, cluster: &Cluster) -> anyhow::Result<()> {
     let name = "beside";
     cluster.create(api::PODS, &objects::idle_pod(name, &json!({})))?;
     let path = format!("{}/{name}", api::PODS);
-    stage.must(&rules::OTHERS_GO_ON, "a pod without these volumes runs", 30, || cluster.ready_pod(name).map(drop))?;
+    stage.must(&rules::OTHERS_GO_ON, "a pod without these volumes runs", 60, || cluster.ready_pod(name).map(drop))?;
     cluster.api.delete(&path)?;
-    stage.must(&rules::OTHERS_GO_ON, "and goes", 30, || {
+    stage.must(&rules::OTHERS_GO_ON, "and goes", 60, || {
         let pod = cluster.api.get(&path).map_err(|error| error.to_string())?;
         so(pod.is_none(), || "it is still there".to_owned())
     })

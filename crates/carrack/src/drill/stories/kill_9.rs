@@ -128,7 +128,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     for role in [Role::LocalStorage, Role::GpuExtender, Role::GpuPlugin] {
         cluster.start(role)?;
     }
-    stage.wait("there is a class for claims", 30, || {
+    stage.wait("there is a class for claims", 60, || {
         let path = format!("{}/{}", api::CLASSES, carrack_storage::STORAGE_CLASS);
         let class = cluster.api.get(&path).map_err(|error| error.to_string())?;
         so(class.is_some(), || "it is not there".to_owned())
@@ -203,7 +203,7 @@ impl Work {
         let gpu = machine::shell_of(cluster.stage, &below, &cluster.wait_pod("half")?)?;
         let guest = wait_guest(cluster)?;
         let mut work = Self { below, pod, counter, gpu, guest, lives: 1, same: None, acknowledged: BTreeMap::new() };
-        cluster.stage.wait("the pod counts", 20, || work.counted().map_err(|error| format!("{error:#}")))?;
+        cluster.stage.wait("the pod counts", 60, || work.counted().map_err(|error| format!("{error:#}")))?;
         work.watch(cluster.stage)?;
         Ok(work)
     }
@@ -248,7 +248,7 @@ impl Work {
         }
         self.is_acknowledged(cluster)?;
         if victim.is_or_has(Role::Kubelet) {
-            stage.must(&rules::WORK_GOES_ON, "the kubelet renews its Lease", 30, || {
+            stage.must(&rules::WORK_GOES_ON, "the kubelet renews its Lease", 60, || {
                 let now = lease(cluster).map_err(|error| format!("{error:#}"))?;
                 so(now != renewed, || format!("it was renewed at {now}"))
             })?;
@@ -257,12 +257,12 @@ impl Work {
             stage.must(&rules::WORK_GOES_ON, "the node offers its GPUs", 30, || cluster.offers(CORES, ALL_CORES))?;
         }
         if let Some(before) = killed.monitor {
-            stage.must(&rules::WORK_GOES_ON, "the guest has another monitor", 30, || {
+            stage.must(&rules::WORK_GOES_ON, "the guest has another monitor", 60, || {
                 let now = self.monitor()?;
                 so(now != before, || "it is the one that was killed".to_owned())
             })?;
         }
-        stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 10, || {
+        stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 30, || {
             let now = self.counted().map_err(|error| format!("{error:#}"))?;
             so(now.iter().zip(&before).all(|(now, before)| now > before), || format!("it stands at {now:?}"))
         })
@@ -272,7 +272,7 @@ impl Work {
         let stage = cluster.stage;
         let mut killed = Killed { roles: Vec::new(), monitor: None };
         if matches!(victim, Victim::Monitor | Victim::All) {
-            let monitor = stage.wait("the guest has a monitor", 20, || self.monitor())?;
+            let monitor = stage.wait("the guest has a monitor", 60, || self.monitor())?;
             monitor.kill().context("cannot kill the monitor")?;
             killed.monitor = Some(monitor);
         }
@@ -347,7 +347,7 @@ impl Work {
 
     fn is_as_it_was(&self, cluster: &Cluster<'_>) -> anyhow::Result<()> {
         self.has_booted(cluster)?;
-        cluster.stage.must(&rules::WORK_GOES_ON, "the pod and the machine are as they were", 10, || {
+        cluster.stage.must(&rules::WORK_GOES_ON, "the pod and the machine are as they were", 30, || {
             let now = cluster.ready_pod("counter")?;
             let restarts = now.pointer("/status/containerStatuses/0/restartCount").cloned();
             so(restarts == Some(json!(0)), || format!("the pod was restarted: {restarts:?}"))?;

@@ -68,7 +68,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.step("the node loses its power");
     drop(plugin);
     cluster.cut_power()?;
-    stage.wait("no guest runs", 10, || so(!before.process.is_alive(), || "QEMU runs".to_owned()))?;
+    stage.wait("no guest runs", 30, || so(!before.process.is_alive(), || "QEMU runs".to_owned()))?;
     stage.step("meanwhile one of the pods is deleted");
     cluster.api.delete(&format!("{}/deleted", api::PODS))?;
     stage.step("the power is back; kubelet and containerd start, no device plugin does");
@@ -83,7 +83,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         let status = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": why});
         cluster.api.merge(&format!("{}/stays/status", api::PODS), &json!({"status": status}))?;
     }
-    stage.must(&rules::DELETED_PODS_GO, "the deleted pod is gone", 15, || {
+    stage.must(&rules::DELETED_PODS_GO, "the deleted pod is gone", 60, || {
         let path = format!("{}/deleted", api::PODS);
         match cluster.api.get(&path).map_err(|error| error.to_string())? {
             None => Ok(()),
@@ -100,7 +100,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     })?;
     stage.lasts(LATE)?;
 
-    let instance = stage.wait("an instance waits for virt-handler", 30, || {
+    let instance = stage.wait("an instance waits for virt-handler", 60, || {
         let path = format!("{}/{MACHINE}", api::INSTANCES);
         let instance = cluster.api.get(&path).map_err(|error| error.to_string())?.ok_or("there is no instance")?;
         let phase = api::text(&instance, "/status/phase");
@@ -130,7 +130,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let another = cluster.wait_pod("another")?;
     let told = |pod: &Value| {
         let ask = || device(&below, pod).map_err(|error| format!("{error:#}"));
-        stage.wait("the container has a device", 20, ask)
+        stage.wait("the container has a device", 60, ask)
     };
     let (first, second) = (told(&one(&cluster, "stays").map_err(anyhow::Error::msg)?)?, told(&another)?);
     stage.journal.check(&rules::DEVICE_HELD_ONCE, so(first != second, || format!("both have {first}")));
@@ -162,7 +162,7 @@ impl<'a> Plugin<'a> {
         let devices = DEVICES.map(|id| (id, true));
         let mut plugin = testing::Plugin::new(&dir, RESOURCE, &devices);
         let runtime = stage.runtime.handle();
-        stage.wait("the device plugin is registered", 30, || {
+        stage.wait("the device plugin is registered", 60, || {
             let _inside = runtime.enter();
             plugin.serve().map_err(|error| error.to_string())?;
             runtime.block_on(plugin.register()).map_err(|status| status.to_string())

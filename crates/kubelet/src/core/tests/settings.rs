@@ -50,7 +50,11 @@ impl World {
     }
 
     fn restart_detecting(&mut self, change_detection: ChangeDetection) {
-        let config = NodeConfig { node_name: "sim".into(), change_detection, ..NodeConfig::default() };
+        self.restart_looking(change_detection, NodeConfig::default().sync_period);
+    }
+
+    fn restart_looking(&mut self, change_detection: ChangeDetection, sync_period: Duration) {
+        let config = NodeConfig { node_name: "sim".into(), change_detection, sync_period, ..NodeConfig::default() };
         self.restart_as(KubeletCore::new(config, &Rng::new(1)));
     }
 }
@@ -132,11 +136,14 @@ fn a_watch_that_fell_behind_is_begun_anew() {
 
 #[test]
 fn the_strategy_is_the_configurations() {
-    for (detection, after_s, watches) in
-        [(ChangeDetection::Watch, 1, 1), (ChangeDetection::Cache, 65, 0), (ChangeDetection::Get, 65, 0)]
-    {
+    for (detection, period_s, after_s, watches) in [
+        (ChangeDetection::Watch, 60, 1, 1),
+        (ChangeDetection::Cache, 60, 65, 0),
+        (ChangeDetection::Get, 60, 65, 0),
+        (ChangeDetection::Get, 30, 35, 0),
+    ] {
         let mut w = World::with_reader(4, false);
-        w.restart_detecting(detection);
+        w.restart_looking(detection, Duration::from_secs(period_s));
         w.run(10);
         assert_eq!(w.watches_of_settings().len(), watches, "{detection:?}");
         w.set("b", false);

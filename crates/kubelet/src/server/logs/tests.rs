@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::*;
 
 /// Nothing here takes so long, unless it never comes.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Default)]
 struct Flags {

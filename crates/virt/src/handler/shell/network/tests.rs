@@ -18,6 +18,8 @@ impl World {
         let pod = format!("virt-{label}-{}", std::process::id());
         let world = Self { outside: format!("{pod}-out"), pod };
         for name in [&world.pod, &world.outside] {
+            // One that is there is of a test that was killed, whose process id has come again.
+            let _left = Command::new("ip").args(["netns", "delete", name]).output();
             run("ip", &["netns", "add", name]);
         }
         let (pod, outside) = (world.pod.as_str(), world.outside.as_str());
