@@ -118,6 +118,10 @@ pub enum Planted {
     MirrorsLeft,
     /// A static pod starts while another one of its name, which its manifest was before, still ends.
     NamesakesTogether,
+    /// What a listing could not read of a pod whose containers always start again counts as gone.
+    UnreadIsGone,
+    /// A container of such a pod whose state the runtime does not know counts as over.
+    UnknownIsOver,
 }
 
 /// Starts for the ephemeral containers of a pod that have ended ([`Planted::DebuggedAgain`]).

@@ -483,13 +483,15 @@ impl ContainerRecord {
     }
 }
 
-/// All that the runtime holds, from one complete listing.
+/// All that the runtime holds, from one listing: of every pod that it holds anything of, something is here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeSnapshot {
     /// Sandboxes that belong to pods.
     pub sandboxes: Vec<SandboxRecord>,
     /// Containers that belong to pods.
     pub containers: Vec<ContainerRecord>,
+    /// Pods of which something is there that could not be read, and why: what is listed of them is not all.
+    pub unread: BTreeMap<Uid, String>,
 }
 
 /// An image present on the node.

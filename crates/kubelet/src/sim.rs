@@ -100,6 +100,10 @@ pub struct SimRuntime {
     pub stop_code: i32,
     /// Containers that cannot be stopped, by name.
     pub unstoppable: BTreeSet<String>,
+    /// Containers whose status cannot be read, by name.
+    pub unread: BTreeSet<String>,
+    /// Sandboxes are listed as they were before any was made.
+    pub lists_no_sandboxes: bool,
     /// While set, the runtime answers nothing.
     pub runtime_down: bool,
     /// When a container of each pod was last started.
@@ -178,6 +182,8 @@ impl SimRuntime {
             no_tls_at: None,
             stop_code: 143,
             unstoppable: BTreeSet::new(),
+            unread: BTreeSet::new(),
+            lists_no_sandboxes: false,
             runtime_down: false,
             started: BTreeMap::new(),
             sandbox_handlers: Vec::new(),
@@ -257,8 +263,9 @@ impl SimRuntime {
                 ..RuntimeInfo::default()
             }),
             Op::Relist => Reply::Snapshot(RuntimeSnapshot {
-                sandboxes: self.sandboxes.values().cloned().collect(),
-                containers: self.containers.values().map(|c| c.record.clone()).collect(),
+                sandboxes: self.sandboxes.values().filter(|_| !self.lists_no_sandboxes).cloned().collect(),
+                containers: self.containers.values().filter(|c| !self.is_unread(c)).map(|c| c.record.clone()).collect(),
+                unread: self.unread(),
             }),
             Op::ListImages => Reply::Images(self.images.iter().map(|i| image(i)).collect()),
             Op::FindImage(name) => Reply::Image(self.images.contains(name).then(|| image(name))),
@@ -324,7 +331,16 @@ impl SimRuntime {
                 Reply::Sandbox(Box::new(record))
             }
             Op::StopSandbox(id) => {
+                // What cannot be stopped in one that runs keeps that from being stopped, too.
+                let holds = |c: &SimContainer| {
+                    let runs_here = c.record.sandbox_id == *id && c.record.may_run();
+                    runs_here && self.unstoppable.contains(&c.record.name)
+                };
+                let is_held = self.containers.values().any(holds);
                 let Some(s) = self.sandboxes.get_mut(id) else { return Err(OpError::NotFound(id.clone())) };
+                if s.ready && is_held {
+                    return Err(OpError::Failed("a container was not stopped".into()));
+                }
                 s.ready = false;
                 self.torn_down.insert(id.clone());
                 let inside: Vec<String> = self
@@ -569,6 +585,16 @@ impl SimRuntime {
             c.record.state =
                 ContainerState::Exited { code, reason: String::new(), message: String::new(), finished_at: now };
         }
+    }
+
+    fn is_unread(&self, c: &SimContainer) -> bool {
+        self.unread.contains(&c.record.name)
+    }
+
+    /// Pods that have a container whose status cannot be read.
+    fn unread(&self) -> BTreeMap<Uid, String> {
+        let unread = self.containers.values().filter(|c| self.is_unread(c));
+        unread.map(|c| (c.record.pod.uid.clone(), format!("the status of {} cannot be read", c.record.name))).collect()
     }
 
     /// Containers of a pod that run, by name.

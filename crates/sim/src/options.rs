@@ -264,6 +264,7 @@ impl Swarm {
                 _ => 0,
             },
             lies_one_in: apart::lies_one_in(root, options),
+            unkind_one_in: apart::unkind_one_in(root, options),
         };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
@@ -554,6 +555,13 @@ impl Swarm {
                 // Sandboxes that end under what runs in them, and a kubelet that lives on.
                 (nodes, crash_one_in_effects) = (1, 0);
                 intervals = Intervals { sandbox: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
+            // Listings that lack something, and a kubelet that lives on.
+            Some(Bug::UnreadIsGone) => (nodes, crash_one_in_effects, intervals) = (1, 0, Intervals::default()),
+            Some(Bug::UnknownIsOver) => {
+                // Runtimes that start anew, and a kubelet that lives on.
+                (nodes, crash_one_in_effects) = (1, 0);
+                intervals = Intervals { runtime_away: Some(Duration::from_secs(5)), ..Intervals::default() };
             }
             Some(Bug::RegistersOnce) => {
                 // Drivers that come and go, and kubelets that hear of them once.

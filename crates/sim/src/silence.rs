@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn who_knows_of_a_silent_runtime_calls_no_node_ready() {
-        let works = || Ok(Reply::Snapshot(RuntimeSnapshot { sandboxes: Vec::new(), containers: Vec::new() }));
+        let works = || Ok(Reply::Snapshot(RuntimeSnapshot::default()));
         let fails = || Err(OpError::Failed("refused".into()));
         // What was asked for and how that ended, one after the other, and whether the node may be called ready then.
         let cases: [(Vec<(Op, Outcome)>, bool); 5] = [

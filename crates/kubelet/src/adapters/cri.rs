@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use carrack_engine::Time;
 use carrack_processes::tasks;
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::credentials::Own;
 use super::turns::Turns;
-use super::{blocking, cgroups, convert, io_error, log_links, logs, oom, termination, volumes, withheld};
+use super::{blocking, cgroups, convert, io_error, log_links, logs, oom, readings, termination, volumes, withheld};
 use crate::cpus::CpuSet;
 use crate::effects::{OpError, RegistryAuth, Reply};
 use crate::runtime::{
@@ -168,7 +168,8 @@ impl Cri {
         })
     }
 
-    /// Lists all sandboxes and containers of pods. One failed part fails the whole.
+    /// Lists all sandboxes and containers of pods. Where the status of one cannot be read, that is told of its pod, and all others
+    /// are listed.
     ///
     /// # Errors
     /// When the runtime does not answer.
@@ -189,17 +190,21 @@ impl Cri {
         // What the listing does not say is asked for side by side.
         let listed: Vec<_> = sandboxes.iter().map(|s| self.sandbox(s)).collect();
         let ran: Vec<_> = containers.iter().map(|c| self.container(c)).collect();
-        let (listed, ran) = tokio::try_join!(
-            stream::iter(listed).buffered(AT_ONCE).try_collect::<Vec<_>>(),
-            stream::iter(ran).buffered(AT_ONCE).try_collect::<Vec<_>>(),
-        )?;
+        let (listed, ran) = tokio::join!(
+            stream::iter(listed).buffered(AT_ONCE).collect::<Vec<_>>(),
+            stream::iter(ran).buffered(AT_ONCE).collect::<Vec<_>>(),
+        );
         if uid.is_none() {
             self.forget(&sandboxes, &containers);
         }
-        Ok(RuntimeSnapshot {
-            sandboxes: listed.into_iter().flatten().collect(),
-            containers: ran.into_iter().flatten().collect(),
-        })
+        let mut unread = BTreeMap::new();
+        let listed = sandboxes.iter().map(|s| convert::pod_ref(&s.labels)).zip(listed);
+        let ran = containers.iter().map(|c| convert::pod_ref(&c.labels)).zip(ran);
+        let (sandboxes, containers) = (readings::sort(listed, &mut unread), readings::sort(ran, &mut unread));
+        match unread.first_key_value() {
+            Some((_, why)) if uid.is_some() => Err(OpError::Failed(why.clone())),
+            _ => Ok(RuntimeSnapshot { sandboxes, containers, unread }),
+        }
     }
 
     /// A sandbox as listed, with its addresses; none for one that is no pod's or was removed meanwhile.

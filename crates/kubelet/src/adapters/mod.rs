@@ -25,6 +25,7 @@ mod oom;
 pub mod plugins;
 pub mod podresources;
 pub(crate) mod pulse;
+mod readings;
 pub(crate) mod reviews;
 pub mod sockets;
 pub mod stats;

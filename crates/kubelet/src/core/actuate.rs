@@ -174,7 +174,9 @@ impl KubeletCore {
         let containers: Vec<_> = runtime.containers.iter().collect();
         let outside = displaced(&sandboxes, &containers).into_iter().filter(|c| is_stopped_on_record(&w.pod, c));
         let here = running.iter().filter(ends_with_it).map(|r| &r.record.id);
-        let renewed: BTreeSet<String> = here.chain(outside.map(|c| &c.id)).cloned().collect();
+        let is_lost = |c: &&ContainerRecord| w.stuck.lost().contains(&c.id) && is_stopped_on_record(&w.pod, c);
+        let lost = runtime.containers.iter().filter(is_lost);
+        let renewed: BTreeSet<String> = here.chain(outside.chain(lost).map(|c| &c.id)).cloned().collect();
         // One that was made and not started yet may never be.
         let begun = || runtime.containers.iter().filter(|c| c.state != ContainerState::Created);
         let all: Records<'_> = begun().collect();

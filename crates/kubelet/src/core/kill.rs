@@ -202,9 +202,18 @@ impl KubeletCore {
         }
         w.killing.remove(id);
         match outcome {
+            // What the runtime has lost sight of may stay so: that is no end that anybody has seen.
+            Ok(_) if w.stuck.is_unknown(id) => {
+                w.stuck.was_not_stopped(id, k.deadline.max(now + LEAST_STOP));
+                let at = now + Duration::from_secs(1);
+                w.retry_at.insert(id.to_owned(), at);
+                self.wake_pod(at, uid);
+            }
             Ok(_) => {}
             Err(e) if is_absent(&e) => {}
             Err(error) => {
+                // The signal of one that was hurried has its least time, too.
+                w.stuck.was_not_stopped(id, k.deadline.max(now + LEAST_STOP));
                 tracing::warn!(pod = %pod::pod_ref(&w.pod), container = id, %error, "stopping failed; trying again");
                 let at = now + Duration::from_secs(1);
                 w.retry_at.insert(id.to_owned(), at);
@@ -228,7 +237,7 @@ impl KubeletCore {
     }
 
     /// Tells a warning about a container by its id; about its pod alone where the runtime has forgotten it.
-    fn told_of(&mut self, now: Time, w: &Worker, id: &str, reason: &str, message: String, fx: &mut Fx) {
+    pub(super) fn told_of(&mut self, now: Time, w: &Worker, id: &str, reason: &str, message: String, fx: &mut Fx) {
         match self.container_name(&w.pod, id) {
             Some(name) => self.container_event(now, w, &name, false, reason, message, fx),
             None => self.event(now, EventRecord::warning(w.pod.as_ref(), reason, message), fx),

@@ -18,6 +18,7 @@ mod growth;
 mod hooks;
 mod kill;
 mod lane;
+mod listing;
 mod local_storage;
 mod memory;
 mod names;
@@ -36,6 +37,7 @@ mod sources;
 mod staged;
 mod statics;
 mod stop;
+mod stuck;
 mod sync;
 mod worker;
 
@@ -58,7 +60,7 @@ use crate::planted::Planted;
 use crate::pods::dead;
 use crate::probes::ProbeKind;
 use crate::records::{self, DevicesRecord, PodRecord};
-use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, Uid};
+use crate::runtime::{ContainerState, HostFacts, ImageRecord, RuntimeInfo, Uid};
 use crate::spec::{manifest, pod};
 use crate::status::node as node_status;
 use crate::volumes::{VolumeKind, Volumes};
@@ -178,6 +180,8 @@ pub struct KubeletCore {
     runtime: BTreeMap<Uid, PodRuntime>,
     /// The listing that `runtime` is of; none before the first.
     listed: Option<OpId>,
+    /// The pods of which that did not show everything.
+    doubts: listing::Doubts,
     relist_op: Option<OpId>,
     relist_again: bool,
     /// When the runtime is listed next, if nothing calls for it before.
@@ -260,6 +264,7 @@ impl KubeletCore {
             workers: BTreeMap::new(),
             runtime: BTreeMap::new(),
             listed: None,
+            doubts: listing::Doubts::default(),
             relist_op: None,
             relist_again: false,
             relist_at: Time::default(),
@@ -592,73 +597,6 @@ impl KubeletCore {
         self.wake(now + self.config.status_period, Wake::Status);
         self.wake(now, Wake::Lease);
         self.wake(now + self.config.log_monitor_period, Wake::Logs);
-        self.find_gone();
-    }
-
-    fn relisted(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
-        self.relist_op = None;
-        match outcome {
-            Ok(Reply::Snapshot(snapshot)) => {
-                if self.runtime_error.take().is_some() {
-                    tracing::info!("the container runtime answers again");
-                    self.node.dirty = true;
-                    self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
-                }
-                self.take_snapshot(now, id, snapshot);
-            }
-            // What is not known changes nothing.
-            Ok(_) => {}
-            Err(error) => {
-                let text = error.to_string();
-                let is_told = self.planted != Some(Planted::SilenceIsWell);
-                if is_told && self.runtime_error.as_ref() != Some(&text) {
-                    tracing::warn!(%error, "the container runtime cannot be listed");
-                    self.runtime_error = Some(text);
-                    self.node.dirty = true;
-                }
-            }
-        }
-        if self.relist_again {
-            self.relist(fx);
-        } else {
-            let hurry = std::mem::take(&mut self.relist_hurry);
-            self.relist_at = now + if hurry { RELIST_SOON } else { self.config.relist_period };
-            self.wake(self.relist_at, Wake::Relist);
-        }
-    }
-
-    fn take_snapshot(&mut self, now: Time, id: OpId, snapshot: RuntimeSnapshot) {
-        let mut by_pod: BTreeMap<Uid, PodRuntime> = BTreeMap::new();
-        for s in snapshot.sandboxes {
-            by_pod.entry(s.pod.uid.clone()).or_default().sandboxes.push(s);
-        }
-        for c in snapshot.containers {
-            by_pod.entry(c.pod.uid.clone()).or_default().containers.push(c);
-        }
-        let before = self.listed.replace(id);
-        let newer = |w: &Worker| id < w.fresh_after && w.shown == w.fresh_after;
-        for uid in self.workers.iter().filter(|(_, w)| newer(w)).map(|(uid, _)| uid) {
-            // More is known of this one than the listing shows.
-            if let Some(known) = self.runtime.get(uid) {
-                by_pod.insert(uid.clone(), known.clone());
-            }
-        }
-        for (uid, w) in &self.workers {
-            let waited = before.is_none_or(|b| b < w.fresh_after || w.stopping.as_ref().is_some_and(|s| b < s.since));
-            if waited || by_pod.get(uid) != self.runtime.get(uid) {
-                self.dirty.insert(uid.clone());
-            }
-        }
-        for (uid, w) in &mut self.workers {
-            if by_pod.get(uid) != self.runtime.get(uid) {
-                w.counted = None;
-            }
-        }
-        if self.cpus.acts() {
-            self.given.due |= self.runtime != by_pod;
-        }
-        self.runtime = by_pod;
-        self.count_dead(now);
         self.find_gone();
     }
 

@@ -168,7 +168,7 @@ impl KubeletCore {
         if self.listed.is_none() || w.admission == Admission::Undecided && w.stopping.is_none() {
             return;
         }
-        if !self.is_fresh(w) && !matches!(w.admission, Admission::Rejected(..)) {
+        if !self.is_fresh(uid, w) && !matches!(w.admission, Admission::Rejected(..)) {
             return;
         }
         // Nor of what it is allocated before that is on disk.

@@ -121,7 +121,7 @@ impl KubeletCore {
     pub fn set_aside(&self) -> Option<(Amounts, Amounts)> {
         let takers = self.workers.iter().filter(|(uid, w)| self.takes_room(uid, w));
         let surely = takers.filter(|(uid, w)| {
-            let listed = |since: OpId| self.listed.is_some_and(|listed| listed >= since);
+            let listed = |since: OpId| self.listed_of(uid).is_some_and(|listed| listed >= since);
             let runs = || self.runtime.get(*uid).is_some_and(PodRuntime::may_run);
             w.stopping.as_ref().is_none_or(|s| w.confirmed && (!w.admitted_before || listed(s.since) && runs()))
         });

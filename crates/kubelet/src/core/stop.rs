@@ -34,6 +34,7 @@ impl KubeletCore {
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
         self.end_sleeps(w, &runtime);
         self.tell_of_hooks(now, w, &runtime, fx);
+        w.stuck.look(now, &w.killing, &runtime);
         if self.planted == Some(Planted::ForgottenNetworks) {
             w.stopped.extend(runtime.sandboxes.iter().filter(|s| !s.ready).map(|s| s.id.clone()));
         }
@@ -65,7 +66,7 @@ impl KubeletCore {
             for id in plan.stop_sandboxes {
                 self.stop_sandbox(now, uid, w, id, fx);
             }
-            let proven = self.listed.is_some_and(|l| l >= stopping.since);
+            let proven = self.listed_of(uid).is_some_and(|l| l >= stopping.since);
             if !(plan.stopped && proven && w.killing.is_empty() && w.busy.is_empty()) {
                 return;
             }
@@ -88,7 +89,7 @@ impl KubeletCore {
         }
         let may_go = may_tear_down(TeardownFacts {
             unwanted: Some(true),
-            listing_is_newer: self.listed.is_some_and(|l| l >= stopping.since),
+            listing_is_newer: self.listed_of(uid).is_some_and(|l| l >= stopping.since),
             container_alive: runtime.containers.iter().any(|c| c.may_run()),
             sandbox_alive: runtime.sandboxes.iter().any(|s| !w.stopped.contains(&s.id)),
         });

@@ -21,7 +21,7 @@ use crate::records::{POD_PREFIX, PodRecord};
 use crate::runtime::{ContainerRecord, ContainerState, SandboxSpec, Uid};
 use crate::spec::env::Place;
 use crate::spec::image_name::ImageName;
-use crate::spec::pod::ContainerKind;
+use crate::spec::pod::{ContainerKind, RestartPolicy};
 use crate::spec::{pod, sandbox};
 use crate::status::node::{allocatable_amounts, pod_addresses};
 use crate::status::pod::{Ended, statuses};
@@ -177,12 +177,12 @@ impl KubeletCore {
 
     /// The runtime's view of a pod, if it is new enough to act on.
     pub(super) fn fresh_runtime(&self, uid: &Uid, w: &Worker) -> Option<PodRuntime> {
-        self.is_fresh(w).then(|| self.runtime.get(uid).cloned().unwrap_or_default())
+        self.is_fresh(uid, w).then(|| self.runtime.get(uid).cloned().unwrap_or_default())
     }
 
     /// Whether what is known of the runtime shows every change that was made for this pod.
-    pub(super) fn is_fresh(&self, w: &Worker) -> bool {
-        self.listed.is_some_and(|listed| listed >= w.fresh_after || w.shown == w.fresh_after)
+    pub(super) fn is_fresh(&self, uid: &Uid, w: &Worker) -> bool {
+        self.listed_of(uid).is_some_and(|listed| listed >= w.fresh_after || w.shown == w.fresh_after)
     }
 
     pub(super) fn place(&self, pod_ips: Vec<String>) -> Place {
@@ -197,9 +197,13 @@ impl KubeletCore {
             self.want_volumes(now, uid, w, fx);
             self.advance_lanes(now, uid, w, fx);
         }
-        let Some(runtime) = self.fresh_runtime(uid, w) else { return };
+        let Some(mut runtime) = self.fresh_runtime(uid, w) else { return };
+        if self.planted == Some(Planted::UnknownIsOver) && pod::restart_policy(&w.pod) == RestartPolicy::Always {
+            runtime.ends_unknown(now);
+        }
         self.end_sleeps(w, &runtime);
         self.tell_of_hooks(now, w, &runtime, fx);
+        w.stuck.look(now, &w.killing, &runtime);
         self.probe(now, uid, w, &runtime, fx);
         // Nothing below changes what they have: that takes an operation, and its end.
         let pod = w.pod.clone();
@@ -648,7 +652,7 @@ impl KubeletCore {
         fx: &mut Fx,
         take: impl FnOnce(&mut PodRuntime),
     ) {
-        if !self.is_fresh(w) {
+        if !self.is_fresh(uid, w) {
             self.changed(w, fx);
             return;
         }
@@ -839,6 +843,8 @@ pub(super) fn with_facts<T>(
         outgrown: &w.resize.outgrown,
         renewed: &w.resize.renewed,
         restarting: &w.resize.restarting,
+        lost: w.stuck.lost(),
+        spent: w.stuck.spent(),
         round: round_of(w, runtime),
     })
 }

@@ -12,6 +12,7 @@ mod events;
 mod eviction;
 mod growth;
 mod hooks;
+mod listings;
 mod machine;
 mod memory;
 mod preempt;

@@ -8,6 +8,7 @@ use carrack_engine::{CallId, Time};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
 
 use super::actuate::Acting;
+use super::stuck::Stuck;
 use crate::allocation::{Allocation, GroupLimits};
 use crate::devices::PreStart;
 use crate::effects::OpId;
@@ -44,6 +45,12 @@ pub(super) struct PodRuntime {
 }
 
 impl PodRuntime {
+    /// Whether it shows a container that is not over, and not its sandbox: they were listed at different times.
+    pub fn is_torn(&self) -> bool {
+        let is_here = |c: &ContainerRecord| self.sandboxes.iter().any(|s| s.id == c.sandbox_id);
+        self.containers.iter().any(|c| c.exit_code().is_none() && !is_here(c))
+    }
+
     /// Whether something of it may run.
     pub fn may_run(&self) -> bool {
         self.containers.iter().any(ContainerRecord::may_run) || self.sandboxes.iter().any(|s| s.ready)
@@ -288,6 +295,8 @@ pub(super) struct Worker {
     pub killing: BTreeMap<String, Killing>,
     /// Containers whose preStop hook failed, and when: whether that is told depends on when they ended.
     pub failed_hooks: BTreeMap<String, Time>,
+    /// Containers that the runtime has lost sight of, or cannot stop.
+    pub stuck: Stuck,
     pub waiting: BTreeMap<String, Waiting>,
     pub crash: Backoff,
     pub pulls: Backoff,
@@ -374,6 +383,7 @@ impl Worker {
             lanes: BTreeMap::new(),
             killing: BTreeMap::new(),
             failed_hooks: BTreeMap::new(),
+            stuck: Stuck::default(),
             waiting: BTreeMap::new(),
             crash: Backoff::default(),
             pulls: Backoff::default(),

@@ -6,7 +6,8 @@
 //!      └─ stopped ◀─┘                                                 └─ restarted (backoff is the worker's)
 //! ```
 //!
-//! A container whose state is unknown counts as one that may run. The plan names everything that
+//! A container whose state is unknown counts as one that may run: another is started in its place only once it is known to have
+//! ended, and who stays unknown is stopped for that. The plan names everything that
 //! could be done; the worker leaves out what is already under way.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +61,10 @@ pub struct Facts<'a> {
     pub renewed: &'a BTreeSet<String>,
     /// Containers that are or were stopped for any of that: how they end says nothing.
     pub restarting: &'a BTreeSet<String>,
+    /// Containers whose state has been unknown for long.
+    pub lost: &'a BTreeSet<String>,
+    /// Containers that could not be stopped, and whose time is over.
+    pub spent: &'a BTreeSet<String>,
     /// The round that it is in ([`rounds`]).
     pub round: u32,
 }
@@ -332,7 +337,17 @@ fn keep(
                 check_running(f, kind, c, r, plan);
                 f.verdicts.get(&r.id).copied().unwrap_or_default().started
             }
-            ContainerState::Unknown => false,
+            ContainerState::Unknown => {
+                let is_noted = !is_stopped_on_record(f.pod, r) || f.renewed.contains(&r.id);
+                if f.lost.contains(&r.id) && is_noted {
+                    // Upstream's words, which name it nowhere.
+                    let is_init = matches!(kind, ContainerKind::Init | ContainerKind::Sidecar);
+                    let what = if is_init { "Init container" } else { "Container" };
+                    let message = format!("{what} is in \"unknown\" state, try killing it before restart");
+                    plan.kill.push(Kill { id: r.id.clone(), name: c.name.clone(), message, at_once: false });
+                }
+                false
+            }
             ContainerState::Exited { code, .. } => {
                 if f.restarts(kind, c, r, *code) {
                     start(plan);
@@ -388,8 +403,9 @@ pub fn run(f: &Facts<'_>) -> Plan {
     sweep(f, &mut plan);
     let ready_id = ready.map(|s| s.id.as_str());
     let displaced = displaced(f.sandboxes, f.containers);
-    // With its sandbox a container ends at once: it has its time before that (upstream's `killPodWithSyncResult`).
-    let is_empty = |id: &str| !displaced.iter().any(|c| c.sandbox_id == id);
+    // With its sandbox a container ends at once: it has its time before that, and where it cannot be stopped the sandbox is all the
+    // same (upstream's `killPodWithSyncResult`).
+    let is_empty = |id: &str| !displaced.iter().any(|c| c.sandbox_id == id && !f.spent.contains(&c.id));
     for s in f.sandboxes {
         if Some(s.id.as_str()) != ready_id && !f.stopped.contains(&s.id) && is_empty(&s.id) {
             plan.stop_sandboxes.push(s.id.clone());
@@ -477,9 +493,10 @@ pub fn stop(f: &Facts<'_>, hurry: bool, message: &str) -> Plan {
             plan.later.push(kill);
         }
     }
-    if alive.is_empty() {
+    // As above: who could not be stopped and has had his time holds up no sandbox.
+    if alive.iter().all(|c| f.spent.contains(&c.id)) {
         plan.stop_sandboxes = f.sandboxes.iter().filter(|s| !f.stopped.contains(&s.id)).map(|s| s.id.clone()).collect();
-        plan.stopped = plan.stop_sandboxes.is_empty();
+        plan.stopped = alive.is_empty() && plan.stop_sandboxes.is_empty();
     }
     plan
 }

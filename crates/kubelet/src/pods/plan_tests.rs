@@ -100,6 +100,8 @@ struct Case {
     outgrown: BTreeSet<String>,
     renewed: BTreeSet<String>,
     restarting: BTreeSet<String>,
+    lost: BTreeSet<String>,
+    spent: BTreeSet<String>,
 }
 
 impl Case {
@@ -114,6 +116,8 @@ impl Case {
             outgrown: BTreeSet::new(),
             renewed: BTreeSet::new(),
             restarting: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            spent: BTreeSet::new(),
         }
     }
     fn with<T>(&self, f: impl FnOnce(&Facts<'_>) -> T) -> T {
@@ -130,6 +134,8 @@ impl Case {
             outgrown: &self.outgrown,
             renewed: &self.renewed,
             restarting: &self.restarting,
+            lost: &self.lost,
+            spent: &self.spent,
             round: rounds::present(&self.pod, &self.containers, &self.restarting),
         })
     }
@@ -477,4 +483,43 @@ fn all_containers_start_again_together() {
     assert_eq!(looked_at(one, &since).run(), "");
     let case = looked_at(one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
     assert!(case.with(|f| run(f).kill.iter().all(|kill| kill.at_once)), "without a hook and without any time");
+}
+
+/// Upstream kills a container of unknown state before it starts it anew (`computePodActions`); here it has to stay unknown for that.
+#[test]
+fn who_stays_unknown_is_stopped_before_it_starts_again() {
+    for (policy, is_lost, is_noted, expected) in [
+        ("Always", false, false, ""),
+        ("Always", true, false, "-a0"),
+        ("Never", true, false, "-a0"),
+        // It might heed its stop signal, and count as done.
+        ("OnFailure", true, false, ""),
+        ("OnFailure", true, true, "-a0"),
+    ] {
+        let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &["a:0@s0=unk"]);
+        case.lost.extend(is_lost.then(|| "a0".to_owned()));
+        case.renewed.extend(is_noted.then(|| "a0".to_owned()));
+        assert_eq!(case.run(), expected, "{policy} {is_lost} {is_noted}");
+        let said = case.with(|f| run(f).kill.into_iter().map(|kill| kill.message).next());
+        let words = "Container is in \"unknown\" state, try killing it before restart";
+        assert!(said.is_none_or(|said| said == words), "{policy}");
+    }
+}
+
+/// Upstream's `killPodWithSyncResult` stops the sandboxes whatever has become of the containers.
+#[test]
+fn who_cannot_be_stopped_holds_up_no_sandbox_once_its_time_is_over() {
+    let p = || pod("Always", &[], &["a", "b"]);
+    for (spent, run, stop) in [
+        (&[][..], "-a0, -b0", "-a0, -b0"),
+        (&["a0"], "-a0, -b0", "-a0, -b0"),
+        (&["a0", "b0"], "stop s0, -a0, -b0", "stop s0, -a0, -b0"),
+    ] {
+        let mut case = Case::new(p(), &[(0, false)], &["a:0@s0=run", "b:0@s0=run"]);
+        case.spent = spent.iter().map(|id| (*id).to_owned()).collect();
+        assert_eq!((case.run().as_str(), case.stop().as_str()), (run, stop), "{spent:?}");
+        // Nothing starts beside them, and the pod has not stopped.
+        case.stopped.insert("s0".into());
+        assert_eq!((case.run().as_str(), case.stop().as_str()), ("-a0, -b0", "-a0, -b0"), "{spent:?}");
+    }
 }

@@ -243,7 +243,7 @@ mod tests {
             }
             let pod = pod_of(pod);
             let containers = runs.into_iter().map(|(id, attempt, state)| record(id, "c", attempt, state)).collect();
-            let runtime = RuntimeSnapshot { sandboxes: vec![], containers };
+            let runtime = RuntimeSnapshot { containers, ..RuntimeSnapshot::default() };
             let find = |previous| logged(&pod, &runtime, "c", previous).map(|r| r.id.clone()).map_err(|r| r.text);
             assert_eq!(find(false), current, "{what}");
             assert_eq!(find(true), previous, "{what}, previous");
@@ -262,7 +262,8 @@ mod tests {
         let exited =
             S::Exited { code: 0, reason: String::new(), message: String::new(), finished_at: Default::default() };
         for (state, expected) in [(S::Created, true), (S::Running, true), (S::Unknown, true), (exited, false)] {
-            let runtime = RuntimeSnapshot { sandboxes: vec![], containers: vec![record("a", "c", 0, state.clone())] };
+            let containers = vec![record("a", "c", 0, state.clone())];
+            let runtime = RuntimeSnapshot { containers, ..RuntimeSnapshot::default() };
             assert_eq!(may_write(&runtime, "a"), expected, "{state:?}");
             assert!(!may_write(&runtime, "b"));
         }

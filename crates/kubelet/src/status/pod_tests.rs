@@ -87,6 +87,8 @@ impl Case {
                 outgrown: &BTreeSet::new(),
                 renewed: &BTreeSet::new(),
                 restarting: &BTreeSet::new(),
+                lost: &BTreeSet::new(),
+                spent: &BTreeSet::new(),
                 round: if self.stopped {
                     rounds::begun(&self.containers)
                 } else {

@@ -158,7 +158,11 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: crate::sandboxes::NAME,
-        sentence: "A kubelet stops a sandbox only when it has heard of nothing that still runs there: with a sandbox its containers end at once.",
+        sentence: "A kubelet stops a sandbox only when it has heard of nothing that still runs there and could be stopped: with a sandbox its containers end at once.",
+    },
+    Invariant {
+        name: crate::node::ONCE,
+        sentence: "No container of a pod starts beside another one of its name, whatever the runtime did not show.",
     },
     Invariant { name: "volume-in-use-stays", sentence: "No volume is unmounted while a container of its pod runs." },
     Invariant {

@@ -186,6 +186,9 @@ impl Node {
         let mut follow = Vec::new();
         if self.absences.runtime.take_if(|until| *until <= now).is_some() {
             follow.push(Follow::Say(format!("the runtime of node{} is there again", self.number)));
+            if !self.absences.hangs {
+                self.loses_sight(now);
+            }
             let waiting = std::mem::take(&mut self.absences.waiting).into_keys();
             follow.extend(waiting.map(|number| Follow::Later(Duration::ZERO, NodeEvent::Effect(number))));
         }

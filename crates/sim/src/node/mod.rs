@@ -20,6 +20,7 @@ mod runtime;
 mod shutdown;
 mod starts;
 mod storage;
+mod unkind;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -60,6 +61,7 @@ pub(crate) use runtime::Runtime;
 pub(crate) use shutdown::{NAME as HELD_UP, groups as shutdown_groups};
 pub(crate) use starts::TOLD;
 pub(crate) use storage::{Storage, lost_snapshot, orphan, orphaned_content, traces};
+pub(crate) use unkind::ONCE;
 pub(crate) use watchdog::NAME as HEALTHY_HOSTS;
 
 /// CPUs of a node.
@@ -191,6 +193,7 @@ pub(crate) struct Node {
     spoiling: Rng,
     /// Decides when drivers lie.
     lying: Rng,
+    unkind: unkind::Unkind,
     pending: BTreeMap<u64, Pending>,
     hindrances: Hindrances,
     next: u64,
@@ -212,6 +215,7 @@ impl Node {
         self.losing = rng.fork("what is lost");
         self.spoiling = rng.fork("what handlers lose");
         self.lying = rng.fork("lies");
+        self.unkind = unkind::Unkind::new(rng.fork("unkind"));
         (self.rng, self.faults) = (rng, faults);
     }
 
@@ -253,6 +257,7 @@ impl Node {
             losing: rng.fork("what is lost"),
             spoiling: rng.fork("what handlers lose"),
             lying: rng.fork("lies"),
+            unkind: unkind::Unkind::new(rng.fork("unkind")),
             rng,
             pending: BTreeMap::new(),
             hindrances: Hindrances::default(),
@@ -364,6 +369,7 @@ impl Node {
         delay += self.plugins.dawdles(&op, self.faults.plugin_whims_one_in);
         self.next += 1;
         self.silence.asks(id, &op);
+        self.heard.stops(id, &op);
         self.heard.asks(self.number, &op, &self.runtime, breaches);
         let errand = Errand::new(now, &op, &self.runtime);
         self.pending.insert(self.next, Pending { life, id, op, fate, errand });
@@ -520,6 +526,9 @@ impl Node {
                     Met::Refused(error) => Some(error),
                     Met::Somebody => None,
                 };
+                if let Some(wait) = self.tears(now, number).filter(|_| refused.is_none()) {
+                    return vec![Follow::Later(wait, NodeEvent::Effect(number))];
+                }
                 let Some(Pending { life, id, op, fate, errand }) = self.pending.remove(&number) else {
                     return Vec::new();
                 };
@@ -680,7 +689,7 @@ impl Node {
                 version: "sim".into(),
                 ..RuntimeInfo::default()
             })),
-            Op::Relist => Ok(Reply::Snapshot(self.runtime.snapshot())),
+            Op::Relist => Ok(Reply::Snapshot(self.list(now))),
             Op::ListImages => Ok(Reply::Images(self.images.list())),
             Op::FindImage(image) => Ok(Reply::Image(self.images.find(&image))),
             Op::PullImage { image, auths } => {
@@ -709,7 +718,7 @@ impl Node {
                 if let Some(on) = self.runtime.memory_of(&id).filter(|_| self.keeps_memory) {
                     crate::memory::starts(on, self.disk.memory.as_deref(), observer, breaches);
                 }
-                let started = self.runtime.start(now, &id);
+                let started = self.runtime.start(now, &id, breaches);
                 if let Some(pod) = self.runtime.pod_of(&id).filter(|_| started.is_ok()) {
                     self.kept.starts(&id, pod, &self.disk);
                 }

@@ -19,6 +19,7 @@ use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
 
 use super::copying::{Work, work_of};
 use super::plugins::DEVICE_DIR;
+use super::unkind::ONCE;
 use crate::chance::below;
 use crate::counted::Counted;
 use crate::invariants::Breach;
@@ -115,6 +116,10 @@ pub(crate) struct Runtime {
     pub(super) of_manifests: BTreeSet<String>,
     /// Containers that hold disks do not hear that they are to end when they have just started.
     pub deaf_disks: bool,
+    /// Containers that it has lost sight of, and until when; those without a time are lost for good.
+    unknown: BTreeMap<String, Option<Time>>,
+    /// Containers that cannot be stopped while their sandboxes, which have died, are there.
+    clinging: BTreeSet<String>,
     next: u64,
 }
 
@@ -129,9 +134,18 @@ fn wanted(observer: &Observer, pod: &PodRef) -> bool {
 
 impl Runtime {
     pub(super) fn new(node: u8) -> Self {
-        let (sandboxes, containers, groups) = (BTreeMap::new(), Counted::default(), BTreeMap::new());
-        let of_manifests = BTreeSet::new();
-        Self { node, sandboxes, containers, groups, pods_end: false, of_manifests, deaf_disks: false, next: 0 }
+        Self {
+            node,
+            sandboxes: BTreeMap::new(),
+            containers: Counted::default(),
+            groups: BTreeMap::new(),
+            pods_end: false,
+            of_manifests: BTreeSet::new(),
+            deaf_disks: false,
+            unknown: BTreeMap::new(),
+            clinging: BTreeSet::new(),
+            next: 0,
+        }
     }
 
     fn id(&mut self, kind: &str) -> String {
@@ -142,8 +156,38 @@ impl Runtime {
     pub(super) fn snapshot(&self) -> RuntimeSnapshot {
         RuntimeSnapshot {
             sandboxes: self.sandboxes.iter().map(|(id, s)| s.record(id)).collect(),
-            containers: self.containers.values().map(|c| c.record.clone()).collect(),
+            containers: self.containers.values().map(|c| self.shown(c)).collect(),
+            unread: BTreeMap::new(),
         }
+    }
+
+    /// A container as it is listed.
+    fn shown(&self, c: &Life) -> ContainerRecord {
+        let mut record = c.record.clone();
+        if record.state == ContainerState::Running && self.unknown.contains_key(&record.id) {
+            record.state = ContainerState::Unknown;
+        }
+        record
+    }
+
+    /// It has lost sight of a container, until then or for good. One that is lost already stays so for as long as before.
+    pub(super) fn loses(&mut self, id: String, until: Option<Time>) {
+        self.unknown.entry(id).or_insert(until);
+    }
+
+    /// It has found again what it had lost until now.
+    pub(super) fn finds_again(&mut self, now: Time) {
+        self.unknown.retain(|_, until| until.is_none_or(|until| now < until));
+    }
+
+    /// A container cannot be stopped any more while its sandbox is there.
+    pub(super) fn clings(&mut self, id: &str) {
+        self.clinging.insert(id.to_owned());
+    }
+
+    /// Whether a container is a machine's launcher, or holds a disk of one.
+    pub(super) fn is_of_machine(&self, id: &str) -> bool {
+        self.is_launcher(id) || self.containers.get(id).is_some_and(Life::is_disk)
     }
 
     pub(super) fn run_sandbox(
@@ -271,13 +315,20 @@ impl Runtime {
         Ok(Reply::Made(id))
     }
 
-    pub(super) fn start(&mut self, now: Time, id: &str) -> Outcome {
+    pub(super) fn start(&mut self, now: Time, id: &str, breaches: &mut Vec<Breach>) -> Outcome {
+        let Some(record) = self.record(id) else { return Err(missing(id)) };
+        let is_same = |c: &&Life| c.record.pod.uid == record.pod.uid && c.record.name == record.name;
+        let other = self.running().find(|c| c.record.id != id && is_same(c)).map(|c| c.record.id.clone());
         let Some(container) = self.containers.get_mut(id) else { return Err(missing(id)) };
         if container.record.state != ContainerState::Created {
             return Err(OpError::Failed(format!("{id} was started before")));
         }
         if !self.sandboxes.get(&container.record.sandbox_id).is_some_and(|s| s.ready) {
             return Err(OpError::Failed(format!("the sandbox of {id} does not run")));
+        }
+        if let Some(other) = other {
+            let (name, pod) = (&container.record.name, &container.record.pod);
+            breaches.push(Breach::new(ONCE, format!("{id} ({name}) of {pod} starts beside {other}")));
         }
         container.record.state = ContainerState::Running;
         container.record.started_at = Some(now);
@@ -389,6 +440,9 @@ impl Runtime {
     pub(super) fn stop(&mut self, now: Time, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
         let Some(code) = self.containers.get(id).map(|c| c.stops_with) else { return Err(missing(id)) };
         let ran = self.is_running(id);
+        if ran && self.clinging.contains(id) {
+            return Err(OpError::Failed(format!("an exit event of {id} was waited for in vain")));
+        }
         self.end(now, id, code, observer, breaches);
         if let Some(container) = self.containers.get_mut(id) {
             // Where the machine is shut down, that is why.
@@ -403,9 +457,12 @@ impl Runtime {
         let pod = &container.record.pod;
         // Its sandbox has died under it: it is to be in another one.
         let is_lost = || self.sandboxes.get(&container.record.sandbox_id).is_some_and(|sandbox| sandbox.died);
+        // Nobody would hear of its end.
+        let is_unseen = || self.unknown.get(id).is_some_and(Option::is_none);
         // Who shuts the node down asks for the end of all its pods.
         let may_end = || {
             is_lost()
+                || is_unseen()
                 || crate::resizes::may_start_again(pod, observer)
                 || crate::reimaged::may_start_again(pod, observer)
                 || crate::probed::may_start_again(pod, observer)
@@ -693,8 +750,60 @@ mod tests {
             }
             let why = runtime.spoils_start(now, "a");
             assert_eq!(runtime.record("a").and_then(ContainerRecord::exit_code), code, "{why}");
-            assert!(runtime.start(now, "a").is_err(), "it is started once");
+            assert!(runtime.start(now, "a", &mut Vec::new()).is_err(), "it is started once");
         }
+    }
+
+    #[test]
+    fn no_container_starts_beside_another_one_of_its_name() {
+        for (name, ended, expected) in [("main", false, 1), ("main", true, 0), ("other", false, 0)] {
+            let (mut runtime, mut breaches) = (with_sandbox(false), Vec::new());
+            let mut next = running("a", "w/2");
+            (next.record.id, next.record.name, next.record.attempt) = ("b".into(), name.into(), 1);
+            next.record.state = ContainerState::Created;
+            runtime.containers.insert("b".into(), next);
+            // It has lost sight of the other one, which runs all the same.
+            runtime.loses("a".into(), None);
+            if ended {
+                assert!(runtime.exit(Time::default(), "a", 0));
+            }
+            assert!(runtime.start(Time::default(), "b", &mut breaches).is_ok());
+            assert_eq!(breaches.len(), expected, "{name}, the other one has ended: {ended}");
+        }
+    }
+
+    #[test]
+    fn what_is_lost_is_shown_to_be_and_may_be_stopped_when_that_is_for_good() {
+        let pod =
+            json!({"metadata": {"namespace": "default", "name": "a", "uid": "a"}, "status": {"phase": "Running"}});
+        let observer = Observer::of([("pod", pod)]);
+        let state = |runtime: &Runtime| runtime.snapshot().containers.pop().map(|c| c.state);
+        for until in [None, Some(Time::from_unix_s(9))] {
+            let (mut runtime, mut breaches) = (with_sandbox(false), Vec::new());
+            runtime.loses("a".into(), until);
+            runtime.finds_again(Time::from_unix_s(8));
+            assert_eq!(state(&runtime), Some(ContainerState::Unknown));
+            assert!(runtime.stop(Time::from_unix_s(8), "a", &observer, &mut breaches).is_ok());
+            assert_eq!(breaches.len(), usize::from(until.is_some()), "{breaches:?}");
+        }
+        let mut runtime = with_sandbox(false);
+        runtime.loses("a".into(), Some(Time::from_unix_s(9)));
+        runtime.finds_again(Time::from_unix_s(9));
+        assert_eq!(state(&runtime), Some(ContainerState::Running));
+    }
+
+    #[test]
+    fn what_cannot_be_stopped_goes_with_its_sandbox() {
+        let (mut runtime, mut heard, mut breaches) = (with_sandbox(true), Heard::default(), Vec::new());
+        runtime.clings("a");
+        heard.hears(&In::Done(OpId(1), Ok(Reply::Snapshot(runtime.snapshot()))));
+        heard.stops(OpId(2), &Op::StopContainer { id: "a".into(), timeout_s: 5 });
+        let outcome = runtime.stop(Time::default(), "a", &Observer::of([]), &mut breaches);
+        assert!(outcome.is_err() && runtime.is_running("a"));
+        heard.hears(&In::Done(OpId(2), outcome));
+        heard.asks(1, &Op::StopSandbox("s".to_owned()), &runtime, &mut breaches);
+        assert!(runtime.stop_sandbox(Time::default(), "s", &Observer::of([]), &mut breaches).is_ok());
+        assert!(breaches.is_empty() && !runtime.is_running("a"), "{breaches:?}");
     }
 
     #[test]

@@ -58,6 +58,17 @@ pub(super) fn lies_one_in(root: &Rng, options: &Options) -> u64 {
     }
 }
 
+/// How often listings of runtimes are torn, or lack what could not be read: in some runs, and beside no other planted bug than those
+/// of that.
+pub(super) fn unkind_one_in(root: &Rng, options: &Options) -> u64 {
+    let mut own = root.fork("unkind runtimes");
+    match options.plant.map(|plant| plant.bug) {
+        Some(Bug::UnreadIsGone | Bug::UnknownIsOver) => 4,
+        None if options.faults && own.one_in(4) => 4 + own.below(12),
+        _ => 0,
+    }
+}
+
 impl Intervals {
     /// The same with what is drawn apart, where no bug is planted.
     pub(super) fn with_those_apart(self, root: &Rng, options: &Options) -> Self {
@@ -143,6 +154,17 @@ mod tests {
         assert!(count(&usual).iter().all(|count| (70..130).contains(count)), "{:?}", count(&usual));
         assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 2]);
         assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 2]);
+    }
+
+    #[test]
+    fn runtimes_are_unkind_in_a_quarter_of_seeds() {
+        let are = |options: &Options| (0..400).filter(|seed| unkind_one_in(&Rng::new(*seed), options) > 0).count();
+        assert!((70..130).contains(&are(&Options::default())));
+        assert_eq!(are(&Options { faults: false, ..Options::default() }), 0);
+        for (name, expected) in [("hasty-sandboxes", 0), ("unread-is-gone", 400), ("unknown-is-over", 400)] {
+            let plant = crate::plants::find(name);
+            assert_eq!(are(&Options { plant, ..Options::default() }), expected, "{name}");
+        }
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub(crate) struct NodeFaults {
     pub loses_one_in: u64,
     /// One in so many times a CSI driver says that it has done what it has not.
     pub lies_one_in: u64,
+    /// One in so many listings of a runtime is torn, and of one in so many a status cannot be read; and where there are such, it has
+    /// now and then lost sight of what runs, or cannot stop it.
+    pub unkind_one_in: u64,
 }
 
 impl NodeFaults {
@@ -70,6 +73,7 @@ impl NodeFaults {
             tears_one_in: 0,
             loses_one_in: 0,
             lies_one_in: 0,
+            unkind_one_in: 0,
         }
     }
 }

@@ -65,6 +65,9 @@ pub const SWITCHES: &[Switch] = &[
     switch("lying-drivers", "CSI drivers say that they have done what they have not", |swarm| {
         swarm.node.lies_one_in = 0;
     }),
+    switch("unkind-runtimes", "runtimes show what is torn or not all, and lose sight of what runs", |swarm| {
+        swarm.node.unkind_one_in = 0;
+    }),
     switch("container-exits", "containers end", |swarm| swarm.intervals.container_exit = None),
     switch("sandbox-ends", "pods' sandboxes end under them", |swarm| swarm.intervals.sandbox = None),
     switch("guest-ends", "guests shut down, panic or lose their monitor", |swarm| swarm.intervals.guest = None),

@@ -64,6 +64,8 @@ impl Options {
                 | Bug::ReleasesUnheard
                 | Bug::SilenceIsWell
                 | Bug::HastySandboxes
+                | Bug::UnreadIsGone
+                | Bug::UnknownIsOver
                 | Bug::RegistersOnce
                 | Bug::BelievedDrivers
                 | Bug::SmallVolumes,

@@ -182,6 +182,8 @@ pub(crate) enum Bug {
     LaunchersByLabel,
     SilenceIsWell,
     HastySandboxes,
+    UnreadIsGone,
+    UnknownIsOver,
     RegistersOnce,
     BelievedDrivers,
     SmallVolumes,

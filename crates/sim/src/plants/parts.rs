@@ -61,6 +61,8 @@ impl Bug {
             Self::MirrorsEndPods => Planted::MirrorsEndPods,
             Self::MirrorsLeft => Planted::MirrorsLeft,
             Self::NamesakesTogether => Planted::NamesakesTogether,
+            Self::UnreadIsGone => Planted::UnreadIsGone,
+            Self::UnknownIsOver => Planted::UnknownIsOver,
             _ => return None,
         })
     }

@@ -29,6 +29,8 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         | Bug::RefusedCounts
         | Bug::SilenceIsWell
         | Bug::HastySandboxes
+        | Bug::UnreadIsGone
+        | Bug::UnknownIsOver
         | Bug::RegistersOnce => {
             pods(&mut rng.fork("pods"), safety, &mut acts);
         }

@@ -259,10 +259,8 @@ mod tests {
             },
             user: None,
         };
-        let runtime = RuntimeSnapshot {
-            sandboxes: Vec::new(),
-            containers: vec![record(0, ContainerState::Created), record(1, ContainerState::Running)],
-        };
+        let containers = vec![record(0, ContainerState::Created), record(1, ContainerState::Running)];
+        let runtime = RuntimeSnapshot { containers, ..RuntimeSnapshot::default() };
         let held_back = Throttling { periods: 9, throttled: 2, throttled_ns: 2_500_000_000 };
         let throttling = BTreeMap::from([("id1".to_owned(), held_back), ("id0".to_owned(), held_back)]);
         let page = cadvisor(&Summary { pods: vec![pod], ..Summary::default() }, &runtime, &throttling);

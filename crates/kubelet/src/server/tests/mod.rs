@@ -111,7 +111,8 @@ impl World {
             ips: vec![],
             runtime_handler: String::new(),
         };
-        let snapshot = RuntimeSnapshot { sandboxes: vec![sandbox], containers: vec![record("id", "c", 0, state)] };
+        let containers = vec![record("id", "c", 0, state)];
+        let snapshot = RuntimeSnapshot { sandboxes: vec![sandbox], containers, ..RuntimeSnapshot::default() };
         lock(&self.node.runtime).insert("uid".into(), snapshot);
     }
 
