@@ -6,7 +6,7 @@
 //!                                      └─▶ images that nobody uses go ─▶ usage of pods ─▶ the first in rank ends
 //! ```
 //!
-//! One pod at a time: the next one is chosen once the last one has stopped, or has not for long, and the facts were read again. A
+//! One pod at a time: the next one is chosen once the last one has stopped, or has not for long, and the facts were read since. A
 //! threshold that called for an eviction does so until there is more than it by what is to be won back
 //! (`evictionMinimumReclaim`).
 
@@ -217,6 +217,8 @@ pub struct Watch {
     /// Thresholds that called for an eviction when the facts were read last, the hard ones marked.
     met: BTreeSet<(Signal, bool)>,
     last: BTreeMap<Condition, Time>,
+    /// When the facts were read last.
+    read_at: Time,
 }
 
 impl Watch {
@@ -224,6 +226,7 @@ impl Watch {
     pub fn observe(&mut self, now: Time, host: &HostFacts, thresholds: &Thresholds) -> Vec<Crossed> {
         let mut out: Vec<Crossed> = Vec::new();
         let before = std::mem::take(&mut self.met);
+        self.read_at = now;
         for signal in Signal::ALL {
             let Some((left, all)) = signal.read(host) else { continue };
             let is_below = |least: u64, hard: bool| {
@@ -253,10 +256,11 @@ impl Watch {
         out
     }
 
-    /// Which conditions hold now.
+    /// Which conditions hold. None ends while the facts cannot be read: that there is enough again is not known then (upstream looks
+    /// at them in `synchronize` alone, which ends early where there is no summary).
     #[must_use]
-    pub fn pressure(&self, now: Time, thresholds: &Thresholds) -> Pressure {
-        let holds = |c| self.last.get(&c).is_some_and(|at| now.since(*at) < thresholds.transition);
+    pub fn pressure(&self, thresholds: &Thresholds) -> Pressure {
+        let holds = |c| self.last.get(&c).is_some_and(|at| self.read_at.since(*at) < thresholds.transition);
         Pressure { memory: holds(Condition::Memory), disk: holds(Condition::Disk), pid: holds(Condition::Pid) }
     }
 }
@@ -356,7 +360,7 @@ mod tests {
         ] {
             let now = Time::from_unix_s(1000 + s);
             let crossed = w.observe(now, &host(memory_mib << 20, disk), &thresholds);
-            let p = w.pressure(now, &thresholds);
+            let p = w.pressure(&thresholds);
             let names: Vec<String> =
                 crossed.iter().map(|c| format!("{}{}", c.signal.name(), if c.hard { "!" } else { "" })).collect();
             seen.push(format!("{s}: {} m={} d={}", names.join(","), p.memory, p.disk));
@@ -374,6 +378,27 @@ mod tests {
                 "400:  m=false d=false",
             ]
         );
+    }
+
+    #[test]
+    fn a_condition_ends_with_a_reading_and_not_with_time() {
+        let (thresholds, mut w) = (Thresholds::default(), Watch::default());
+        let (begun, full) = (Time::from_unix_s(1000), host(50 << 20, 500));
+        assert_eq!(w.pressure(&thresholds), Pressure::default());
+        w.observe(begun, &full, &thresholds);
+        for (after_s, host, holds) in [
+            (290, Some(host(500 << 20, 500)), true),
+            // Nothing can be read for long.
+            (2000, None, true),
+            (2010, Some(full), true),
+            (2300, Some(host(500 << 20, 500)), true),
+            (2310, Some(host(500 << 20, 500)), false),
+        ] {
+            if let Some(host) = &host {
+                w.observe(begun + Duration::from_secs(after_s), host, &thresholds);
+            }
+            assert_eq!(w.pressure(&thresholds).memory, holds, "after {after_s} s");
+        }
     }
 
     /// What a node with 1000 bytes of disk shows, reading after reading, ten seconds apart: `!` stands for a hard threshold.

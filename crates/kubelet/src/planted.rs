@@ -122,6 +122,14 @@ pub enum Planted {
     UnreadIsGone,
     /// A container of such a pod whose state the runtime does not know counts as over.
     UnknownIsOver,
+    /// A machine whose facts cannot be read counts as one that has no memory left.
+    UnreadIsFull,
+    /// Facts that were read before the last evicted pod had stopped count for evicting another one.
+    OutdatedIsCurrent,
+    /// Another pod is evicted while the last one still ends.
+    EvictsAtOnce,
+    /// A pod that the node cannot do without is evicted as any other.
+    CriticalEvicted,
 }
 
 /// Starts for the ephemeral containers of a pod that have ended ([`Planted::DebuggedAgain`]).

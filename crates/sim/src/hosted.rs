@@ -275,6 +275,7 @@ impl Hosted {
                     shutdown: crate::node::shutdown_groups(),
                     static_pod_path: settings.reads_manifests.then(|| crate::node::MANIFESTS.to_owned()),
                     file_check_period: crate::statics::READ_EVERY,
+                    eviction: crate::pressure::thresholds(),
                     ..NodeConfig::default()
                 };
                 let core = KubeletCore::new(config, &rng).with_planted(settings.bug.and_then(Bug::of_kubelet));

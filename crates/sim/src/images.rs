@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::observer::{Observer, key_of, label, text};
+use crate::pressure::OLD_IMAGE_BYTES;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete, mounting, up_to};
 
@@ -85,6 +86,8 @@ fn record(name: &str) -> ImageRecord {
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     there: BTreeSet<String>,
+    /// Large images that nobody uses, where a node may run low.
+    old: BTreeSet<String>,
     /// Pods that rightly had a container of an image, by UID, with the image.
     used: BTreeSet<(String, String)>,
     /// Of whom secrets were that are gone, and since when they are.
@@ -99,7 +102,18 @@ impl Images {
 
     /// All that are told of: of those that are always there nobody is.
     pub(crate) fn list(&self) -> Vec<ImageRecord> {
-        self.there.iter().map(|image| record(image)).collect()
+        let old = self.old.iter().map(|image| ImageRecord { size_bytes: OLD_IMAGE_BYTES, ..record(image) });
+        self.there.iter().map(|image| record(image)).chain(old).collect()
+    }
+
+    /// Nobody uses these, and they are there.
+    pub(crate) fn has_old(&mut self, images: impl Iterator<Item = String>) {
+        self.old.extend(images);
+    }
+
+    /// How much of the disk those have that nobody uses.
+    pub(crate) fn old_bytes(&self) -> u64 {
+        self.old.iter().map(|_| OLD_IMAGE_BYTES).sum()
     }
 
     /// Pulls an image with each of these credentials in turn. It may not show at once when it is there.
@@ -116,6 +130,7 @@ impl Images {
     /// Removes the image of an id.
     pub(crate) fn remove(&mut self, id: &str) {
         self.there.retain(|image| record(image).id != id);
+        self.old.retain(|image| record(image).id != id);
     }
 
     /// A secret is gone.
@@ -259,6 +274,17 @@ mod tests {
         assert!(images.find(IMAGE).is_none());
         let unseen = images.pull(IMAGE, &[auth("alice")], false);
         assert!(matches!(unseen, Ok(Reply::Pulled { image: None, with: Some(0) })) && images.find(IMAGE).is_some());
+    }
+
+    #[test]
+    fn old_images_take_room_until_they_are_removed() {
+        let mut images = Images::default();
+        images.has_old(["old.sim/a:1", "old.sim/b:1"].map(str::to_owned).into_iter());
+        for (removed, left) in [("sha256:old.sim/c:1", 2), ("sha256:old.sim/a:1", 1), ("sha256:old.sim/b:1", 0)] {
+            images.remove(removed);
+            let listed: u64 = images.list().iter().map(|image| image.size_bytes).sum();
+            assert_eq!((listed, images.old_bytes()), (left * OLD_IMAGE_BYTES, left * OLD_IMAGE_BYTES), "{removed}");
+        }
     }
 
     #[test]

@@ -74,6 +74,7 @@ mod pages;
 mod phantoms;
 mod picture;
 pub mod plants;
+mod pressure;
 mod probed;
 mod promises;
 mod provisioner;

@@ -563,6 +563,11 @@ impl Swarm {
                 (nodes, crash_one_in_effects) = (1, 0);
                 intervals = Intervals { runtime_away: Some(Duration::from_secs(5)), ..Intervals::default() };
             }
+            Some(Bug::UnreadIsFull | Bug::OutdatedIsCurrent | Bug::EvictsAtOnce | Bug::CriticalEvicted) => {
+                // Pods that take long to end, facts that are late, and a kubelet that lives on.
+                (nodes, crash_one_in_effects, intervals) = (1, 0, Intervals::default());
+                (node.operation.slow_one_in, node.operation.slow) = (3, Duration::from_secs(8));
+            }
             Some(Bug::RegistersOnce) => {
                 // Drivers that come and go, and kubelets that hear of them once.
                 (nodes, crash_one_in_effects) = (1, 0);

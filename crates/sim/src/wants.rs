@@ -86,6 +86,7 @@ pub(crate) fn lacking(
             }
             (Want::Pod { .. }, Some(pod)) if crate::resizes::is_refused(pod) && crossed(pod) => None,
             (Want::Pod { .. }, Some(pod)) if was_turned_away(pod, nodes) => None,
+            (Want::Pod { .. }, Some(pod)) if crate::pressure::was_evicted(pod, nodes) => None,
             (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer, finicky),
             (Want::Gpus { .. }, Some(pod)) => crate::gpu::lacks(pod, observer),
             (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),

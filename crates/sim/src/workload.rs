@@ -200,6 +200,9 @@ impl User {
         if crate::backups::are_copied(rng, options) && parts.has(crate::backups::COPIED) {
             crate::backups::copied(&mut rng.fork(crate::backups::COPIED), options.safety, &mut acts);
         }
+        if crate::pressure::are_there(rng, options) {
+            crate::pressure::acts(&mut rng.fork(crate::pressure::PART), options.safety, &mut acts);
+        }
         if crate::impostors::are_there(rng, options, bug) && parts.has(crate::impostors::PART) {
             crate::impostors::acts(&mut rng.fork(crate::impostors::PART), options.safety, &mut acts);
         }

@@ -84,7 +84,7 @@ impl KubeletCore {
         // Who began here before is not judged by what others have.
         let (used, leaving, ports) = taken(self.takers().filter(|_| !admitted_before));
         let pod = w.pod.clone();
-        let decision = self.judge(now, uid, &pod, admitted_before, (&used, &leaving, &ports));
+        let decision = self.judge(uid, &pod, admitted_before, (&used, &leaving, &ports));
         let decision = match decision {
             Decision::Admit if !admitted_before => self.laid_together(uid, &w.pod),
             other => other,
@@ -156,7 +156,6 @@ impl KubeletCore {
     /// What admission says of a pod, beside what others have: used, of that leaving, and ports.
     pub(super) fn judge(
         &self,
-        now: Time,
         uid: &Uid,
         pod: &Pod,
         admitted_before: bool,
@@ -181,7 +180,7 @@ impl KubeletCore {
             strict_groups: self.runtime_info.as_ref().map(|info| info.strict_groups),
             apparmor: self.host.apparmor,
             declared: &declared(&self.config),
-            pressure: self.pressure(now),
+            pressure: self.pressure(),
             planted: self.planted,
             runs: self.is_alive(uid),
         })

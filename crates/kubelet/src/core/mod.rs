@@ -229,7 +229,8 @@ pub struct KubeletCore {
     /// What the log was told that the node is low on.
     low_on: Option<eviction::Signal>,
     host_wake: Time,
-    /// The threshold that is crossed, when the facts were read last.
+    readings: pressure::Readings,
+    /// The threshold that is crossed, when the facts were read last; none where they could not be.
     crossed: Option<eviction::Crossed>,
     /// What pods use is being measured, of all that may go or of some.
     measuring: Option<(OpId, bool)>,
@@ -303,6 +304,7 @@ impl KubeletCore {
             watch: eviction::Watch::default(),
             low_on: None,
             host_wake: Time::default(),
+            readings: pressure::Readings::default(),
             crossed: None,
             measuring: None,
             local_storage: local_storage::Looks::default(),
@@ -426,7 +428,7 @@ impl KubeletCore {
                     self.dirty.insert(uid);
                 }
                 Wake::Status => {
-                    self.op(Owner::Host, Op::Host, fx);
+                    self.read_machine(fx);
                     self.op(Owner::RuntimeInfo, Op::RuntimeInfo, fx);
                     self.op(Owner::ListImages, Op::ListImages, fx);
                     self.wake(now + self.config.status_period, Wake::Status);
@@ -440,9 +442,7 @@ impl KubeletCore {
                 Wake::Manifests(source) => self.read_manifests(source, fx),
                 // Looked at after every step.
                 Wake::Mirrors => {}
-                Wake::Host => {
-                    self.op(Owner::Host, Op::Host, fx);
-                }
+                Wake::Host => self.read_machine(fx),
                 Wake::Logs => self.rotate_logs(now, fx),
                 // It is recorded once a checkpoint is written.
                 Wake::Checkpoint if self.boot_unrecorded => _ = self.checkpoint.touch(),
@@ -663,19 +663,7 @@ impl KubeletCore {
                     self.wake(now + Duration::from_secs(1), Wake::Load);
                 }
             },
-            Owner::Host => {
-                if let Ok(Reply::Host(h)) = outcome {
-                    let size = |of: &HostFacts| (of.cpus, of.memory_bytes, of.pids_max);
-                    self.groups.due |= size(&h) != size(&self.host);
-                    self.resizes.due = true;
-                    self.host = *h;
-                    self.see_cpus();
-                    self.see_memory();
-                    self.check_pressure(now, fx);
-                }
-                self.check_local_storage(now, fx);
-                self.node_tick(now, fx);
-            }
+            Owner::Host => self.machine_read(now, id, outcome, fx),
             Owner::RuntimeInfo => {
                 if let Ok(Reply::RuntimeInfo(i)) = outcome
                     && self.runtime_info.as_ref() != Some(&i)

@@ -111,7 +111,7 @@ impl KubeletCore {
             runtime_error: self.runtime_error.as_deref(),
             devices,
             images: &self.images,
-            pressure: self.pressure(now),
+            pressure: self.pressure(),
             goes_down: self.shutdown.is_under_way(),
             volumes_in_use: match self.planted {
                 Some(Planted::MountsUntold) => Vec::new(),

@@ -113,7 +113,7 @@ impl KubeletCore {
         for w in chosen.iter().filter_map(|uid| self.workers.get(uid)) {
             pod::add(&mut free, &pod::takes(&w.pod));
         }
-        if matches!(self.judge(now, uid, pod, false, (used, &free, ports)), Decision::Reject { .. }) {
+        if matches!(self.judge(uid, pod, false, (used, &free, ports)), Decision::Reject { .. }) {
             return false;
         }
         let of_what = lacking.keys().next().cloned().unwrap_or_default();

@@ -13,9 +13,10 @@ use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::amount;
 use crate::effects::{Counted, Op, OpId, Outcome, Reply, Tally};
 use crate::eviction::{self, Candidate, Crossed, Pressure, Signal, Usage};
-use crate::runtime::{ImageRecord, Uid};
+use crate::planted::Planted;
+use crate::runtime::{HostFacts, ImageRecord, Uid};
 use crate::spec::pod;
-use crate::status::pod::{Ended, is_told_whole};
+use crate::status::pod::{Ended, is_told_whole, tell_same_states};
 
 /// How soon facts are read again while a threshold is crossed.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -24,6 +25,24 @@ const AGAIN: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
+
+/// Which readings of the machine tell what it has now.
+#[derive(Debug, Default)]
+pub(super) struct Readings {
+    /// The last one that was asked for.
+    asked: Option<OpId>,
+    /// The newest one that was answered.
+    taken: Option<OpId>,
+    /// This one, and those before it, were asked for before something was free again that had to go: they need not show it.
+    outdated: Option<OpId>,
+}
+
+impl Readings {
+    /// Whether what was read last shows what has gone.
+    fn are_current(&self) -> bool {
+        self.taken > self.outdated
+    }
+}
 
 /// A pod that has to go.
 pub(super) struct Eviction {
@@ -41,16 +60,73 @@ pub(super) struct Eviction {
 
 /// Whether a pod is here, goes on, and is none that the node cannot do without.
 pub(super) fn may_be_evicted(w: &Worker) -> bool {
-    w.counts() && w.stopping.is_none() && !pod::is_critical(&w.pod)
+    goes_on(w) && !pod::is_critical(&w.pod)
+}
+
+fn goes_on(w: &Worker) -> bool {
+    w.counts() && w.stopping.is_none()
 }
 
 impl KubeletCore {
-    pub(super) fn pressure(&self, now: Time) -> Pressure {
-        self.watch.pressure(now, &self.config.eviction)
+    pub(super) fn pressure(&self) -> Pressure {
+        self.watch.pressure(&self.config.eviction)
+    }
+
+    /// UIDs of the pods that are here and have to go, for those who check invariants.
+    pub fn evicted(&self) -> impl Iterator<Item = &Uid> {
+        let is_evicted = |w: &Worker| w.stopping.as_ref().is_some_and(is_eviction);
+        self.workers.iter().filter(move |(_, w)| is_evicted(w)).map(|(uid, _)| uid)
+    }
+
+    /// Has the facts of the machine read.
+    pub(super) fn read_machine(&mut self, fx: &mut Fx) {
+        self.readings.asked = Some(self.op(Owner::Host, Op::Host, fx));
+    }
+
+    /// Something is free again that had to go: readings that were asked for before need not show it.
+    pub(super) fn has_freed(&mut self) {
+        self.readings.outdated = self.readings.asked;
+    }
+
+    /// A pod has stopped.
+    pub(super) fn has_stopped(&mut self, stopping: &Stopping) {
+        if is_eviction(stopping) && self.planted != Some(Planted::OutdatedIsCurrent) {
+            self.has_freed();
+        }
+    }
+
+    /// The facts of the machine were read, or could not be: then it is not known whether it is low on anything, and nobody goes
+    /// before it is (upstream's `synchronize` ends there).
+    pub(super) fn machine_read(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
+        match outcome {
+            // It was overtaken: what came after it is newer.
+            Ok(Reply::Host(_)) if Some(id) < self.readings.taken => return,
+            Ok(Reply::Host(h)) => {
+                self.readings.taken = Some(id);
+                let size = |of: &HostFacts| (of.cpus, of.memory_bytes, of.pids_max);
+                self.groups.due |= size(&h) != size(&self.host);
+                self.resizes.due = true;
+                self.host = *h;
+                self.see_cpus();
+                self.see_memory();
+                self.check_pressure(now, fx);
+            }
+            _ if self.planted == Some(Planted::UnreadIsFull) => {
+                self.host.memory_available_bytes = 0;
+                self.check_pressure(now, fx);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the facts of the machine could not be read");
+                self.crossed = None;
+            }
+        }
+        self.check_local_storage(now, fx);
+        self.node_tick(now, fx);
     }
 
     /// New facts of the machine: is it low on something?
-    pub(super) fn check_pressure(&mut self, now: Time, fx: &mut Fx) {
+    fn check_pressure(&mut self, now: Time, fx: &mut Fx) {
         let crossed = self.watch.observe(now, &self.host, &self.config.eviction);
         self.crossed = crossed.first().cloned();
         let Some(first) = self.crossed.clone() else {
@@ -75,13 +151,14 @@ impl KubeletCore {
             // What that frees is seen first.
             return;
         }
-        let under_way = self.workers.values().any(|w| {
-            let stopping = w.stopping.as_ref().filter(|_| !w.stopped_all);
-            let evicted = |s: &&Stopping| s.because.as_ref().is_some_and(|ended| ended.reason == EVICTED);
-            stopping.filter(evicted).is_some_and(|s| now < s.deadline + PATIENCE)
-        });
-        if !under_way {
-            let may_go = self.workers.iter().filter(|(_, w)| may_be_evicted(w)).map(|(uid, _)| uid.clone()).collect();
+        let under_way = self.planted != Some(Planted::EvictsAtOnce)
+            && self.workers.values().any(|w| {
+                let stopping = w.stopping.as_ref().filter(|_| !w.stopped_all);
+                stopping.filter(|s| is_eviction(s)).is_some_and(|s| now < s.deadline + PATIENCE)
+            });
+        // What the last one has freed is seen before another one goes.
+        if !under_way && self.readings.are_current() {
+            let may_go = self.workers.iter().filter(|(_, w)| self.may_go(w)).map(|(uid, _)| uid.clone()).collect();
             self.measure(may_go, true, fx);
         }
     }
@@ -108,7 +185,7 @@ impl KubeletCore {
         if self.evict_who_keeps_too_much(now, &usage, fx) {
             return;
         }
-        if let Some(crossed) = self.crossed.clone().filter(|_| all) {
+        if let Some(crossed) = self.crossed.clone().filter(|_| all && self.readings.are_current()) {
             self.evict_first(now, &crossed, &usage, fx);
         }
     }
@@ -132,10 +209,16 @@ impl KubeletCore {
         self.workers.insert(first.uid, w);
     }
 
+    /// Whether a pod may go for the sake of others.
+    fn may_go(&self, w: &Worker) -> bool {
+        let is_critical = || self.planted != Some(Planted::CriticalEvicted) && pod::is_critical(&w.pod);
+        goes_on(w) && !is_critical()
+    }
+
     fn candidates(&self, crossed: &Crossed, usage: &BTreeMap<Uid, Usage>) -> Vec<Candidate> {
         self.workers
             .iter()
-            .filter(|(_, w)| may_be_evicted(w))
+            .filter(|(_, w)| self.may_go(w))
             .map(|(uid, w)| {
                 let request = pod::requests(&w.pod).get(crossed.signal.resource()).copied().unwrap_or(0) / 1000;
                 Candidate {
@@ -151,8 +234,12 @@ impl KubeletCore {
     /// Has containers forgotten that are over, of pods that have ended and whose end the API knows: their layers and logs are
     /// all that they take (upstream's `DeleteAllUnusedContainers`). True while something is expected of that.
     fn forget_ended(&mut self, now: Time, fx: &mut Fx) -> bool {
-        // Not before the API has the last word of each container: nobody could say it afterwards.
-        let is_told = |w: &Worker| w.last_status == w.pod.status && w.pod.status.as_ref().is_some_and(is_told_whole);
+        // Not before the API has the last word of each container: nobody could say it afterwards. Whether it keeps all else as it was
+        // told does not matter: an older server does not, nor does one with a webhook.
+        let is_told = |w: &Worker| {
+            let both = w.last_status.as_ref().zip(w.pod.status.as_ref());
+            both.is_some_and(|(said, kept)| is_told_whole(kept) && tell_same_states(said, kept))
+        };
         let has_ended = |w: &Worker| w.stopped_all && !w.deleted && !w.pod.is_deleting() && is_told(w);
         let ended: Vec<Uid> = self.workers.iter().filter(|(_, w)| has_ended(w)).map(|(uid, _)| uid.clone()).collect();
         let mut is_expected = false;
@@ -269,9 +356,15 @@ impl KubeletCore {
         }
         if self.image_ops.is_empty() {
             self.op(Owner::ListImages, Op::ListImages, fx);
-            self.op(Owner::Host, Op::Host, fx);
+            self.has_freed();
+            self.read_machine(fx);
         }
     }
+}
+
+/// Whether a pod is being ended because it has to go.
+fn is_eviction(stopping: &Stopping) -> bool {
+    stopping.because.as_ref().is_some_and(|ended| ended.reason == EVICTED)
 }
 
 /// What a pod is told that goes because the node is low on something.
@@ -322,9 +415,11 @@ pub(super) const EVICTED: &str = "Evicted";
 
 #[cfg(test)]
 mod tests {
+    use carrack_engine::{Effects, Rng};
     use serde_json::json;
 
     use super::*;
+    use crate::config::NodeConfig;
 
     /// Upstream's `test/e2e_node/eviction_test.go` looks for these.
     #[test]
@@ -349,6 +444,39 @@ mod tests {
             let of = |key: &str| told.get(key).map(String::as_str);
             let found = (of("starved_resource"), of("offending_containers"), of("offending_containers_usage"));
             assert_eq!(found, (Some(resource), Some(names), Some(amounts)), "{signal:?}");
+        }
+    }
+
+    /// A machine, low on memory or not.
+    fn machine(memory_available_bytes: u64) -> Outcome {
+        let host = HostFacts { memory_bytes: 8 << 30, memory_available_bytes, ..HostFacts::default() };
+        Ok(Reply::Host(Box::new(host)))
+    }
+
+    /// What pods use is asked for where one of them is to go.
+    #[test]
+    fn nobody_goes_for_what_is_not_known_or_no_more_so() {
+        let (low, enough) = (1 << 20, 4 << 30);
+        let unread = || Err(crate::effects::OpError::TimedOut(20));
+        let now = Time::from_unix_s(1000);
+        for (what, readings, outdated, expected) in [
+            ("low", vec![(7, machine(low))], None, true),
+            ("enough", vec![(7, machine(enough))], None, false),
+            ("not read", vec![(7, unread())], None, false),
+            ("low, and then not read", vec![(6, machine(low)), (7, unread())], None, false),
+            ("low, and enough by an older one", vec![(7, machine(low)), (6, machine(enough))], None, true),
+            ("enough, and low by an older one", vec![(7, machine(enough)), (6, machine(low))], None, false),
+            ("low before somebody has stopped", vec![(7, machine(low))], Some(7), false),
+            ("low after somebody has stopped", vec![(8, machine(low))], Some(7), true),
+        ] {
+            let mut core = KubeletCore::new(NodeConfig::default(), &Rng::new(1));
+            let mut fx = Effects::new();
+            core.readings.outdated = outdated.map(OpId);
+            for (id, outcome) in readings {
+                core.machine_read(now, OpId(id), outcome, &mut fx);
+            }
+            let goes = core.crossed.is_some() && core.readings.are_current();
+            assert_eq!((goes, core.measuring.is_some() && goes), (expected, expected), "{what}");
         }
     }
 

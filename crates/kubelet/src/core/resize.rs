@@ -199,12 +199,12 @@ impl KubeletCore {
         self.workers.iter().filter(move |(uid, w)| self.takes_room(uid, w)).map(|(_, w)| w)
     }
 
-    fn grounds(&self, now: Time) -> Grounds {
+    fn grounds(&self) -> Grounds {
         let generation = |uid: &Uid| self.workers.get(uid).and_then(|w| w.desired.metadata.generation);
         Grounds {
             used: taken(self.takers()).0,
             allocatable: allocatable_amounts(&self.host, &self.config),
-            pressure: self.pressure(now),
+            pressure: self.pressure(),
             node_known: self.node.seen.is_some(),
             asked: self.resizes.pending.iter().map(|uid| (uid.clone(), generation(uid))).collect(),
         }
@@ -219,7 +219,7 @@ impl KubeletCore {
         if !std::mem::take(&mut self.resizes.due) {
             return false;
         }
-        let grounds = self.grounds(now);
+        let grounds = self.grounds();
         if self.resizes.judged.as_ref() == Some(&grounds) {
             return false;
         }
@@ -230,7 +230,7 @@ impl KubeletCore {
             resized = true;
         }
         if resized {
-            self.resizes.judged = Some(self.grounds(now));
+            self.resizes.judged = Some(self.grounds());
         }
         self.resizes.touched = true;
         true
@@ -288,7 +288,7 @@ impl KubeletCore {
         let (used, _, ports) = taken(self.takers());
         // Who is about to go has what it has until it is gone.
         let desired = w.desired.clone();
-        match self.judge(now, uid, &desired, false, (&used, &Amounts::new(), &ports)) {
+        match self.judge(uid, &desired, false, (&used, &Amounts::new(), &ports)) {
             Decision::Admit => {
                 self.allocate(now, uid, w, trigger, fx);
                 true

@@ -71,6 +71,7 @@ impl KubeletCore {
                 return;
             }
             w.stopped_all = true;
+            self.has_stopped(&stopping);
             self.staged_due = true;
             if self.unread_pods.contains(uid) {
                 // As its record would have said: what its spec has the kubelet itself make may be there.

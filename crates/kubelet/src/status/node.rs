@@ -401,7 +401,7 @@ mod tests {
             pressure: {
                 let mut watch = crate::eviction::Watch::default();
                 watch.observe(Time::from_unix_s(1), host, &config.eviction);
-                watch.pressure(Time::from_unix_s(1), &config.eviction)
+                watch.pressure(&config.eviction)
             },
             goes_down: false,
             config: &config,

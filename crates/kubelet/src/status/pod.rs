@@ -434,6 +434,15 @@ pub fn is_told_whole(status: &PodStatus) -> bool {
     is_over && has_any && statuses(status).all(|s| s.state.as_ref().is_some_and(|state| state.running.is_none()))
 }
 
+/// Whether two statuses say the same of each container, whatever else they say.
+#[must_use]
+pub fn tell_same_states(one: &PodStatus, other: &PodStatus) -> bool {
+    fn states(of: &PodStatus) -> impl Iterator<Item = (&str, Option<&str>, Option<&ApiState>)> {
+        statuses(of).map(|s| (s.name.as_str(), s.container_id.as_deref(), s.state.as_ref()))
+    }
+    states(one).eq(states(other))
+}
+
 /// Whether nothing more is to be told of a pod: its last word was said, and the runtime has forgotten containers of it, one or all,
 /// or has never had any. A pod that was rejected has none, and is not told to have had some by a kubelet that starts.
 fn is_final(told: &PodStatus, containers: &[&ContainerRecord]) -> bool {

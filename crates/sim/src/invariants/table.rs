@@ -250,6 +250,18 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod that a node cannot do without is not rejected for want of room that others could have made for it.",
     },
     Invariant {
+        name: crate::pressure::PROOF,
+        sentence: "A pod is evicted only by what its kubelet was told last of its machine: that there is too little, for as long as that may be, since the pod evicted before has ended.",
+    },
+    Invariant {
+        name: crate::pressure::ONE,
+        sentence: "While a pod that is evicted ends no other one on its node is, unless it takes half a minute longer than it may.",
+    },
+    Invariant {
+        name: crate::pressure::CRITICAL,
+        sentence: "A pod that a node cannot do without is not evicted, however low the node is.",
+    },
+    Invariant {
         name: crate::given::NAME,
         sentence: "No pod gets a part of a disk that is attached from outside unless its Node has named the disk attached since the pod is there.",
     },

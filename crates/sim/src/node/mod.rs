@@ -13,6 +13,7 @@ mod guests;
 mod hindrance;
 mod lies;
 mod manifests;
+mod machine;
 mod moods;
 mod ops;
 mod plugins;
@@ -27,7 +28,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
-use carrack_kubelet::runtime::{HostFacts, PodRef, RuntimeInfo};
+use carrack_kubelet::runtime::{PodRef, RuntimeInfo};
 use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
 use carrack_virt::handler::effects::WatchdogCall;
 
@@ -145,6 +146,8 @@ pub(crate) struct Node {
     pub runtime: Runtime,
     kept: Kept,
     pub images: Images,
+    /// What presses on it, where it may run low.
+    pub low: Option<crate::pressure::Low>,
     written: Written,
     pub links: Links,
     pub ordered: Hooks,
@@ -227,6 +230,7 @@ impl Node {
             runtime: Runtime::new(number),
             kept: Kept::default(),
             images: Images::default(),
+            low: None,
             written: Written::default(),
             links: Links::default(),
             ordered: Hooks::default(),
@@ -282,44 +286,6 @@ impl Node {
         format!("{}-boot-{}", node_name(self.number), self.boot)
     }
 
-    pub(crate) fn facts(&self) -> HostFacts {
-        let (numa_memory, cpu_topology) = crate::memory::machine(self.keeps_memory);
-        HostFacts {
-            boot_id: self.boot_id(),
-            booted_at: self.booted_at,
-            machine_id: format!("machine-{}", self.number),
-            system_uuid: format!("uuid-{}", self.number),
-            kernel_version: "6.1.0-sim".into(),
-            os_image: "Simulated".into(),
-            architecture: "amd64".into(),
-            hostname: node_name(self.number),
-            cpus: CPUS,
-            cpu_topology,
-            numa_nodes: vec![0, 1],
-            numa_memory,
-            memory_bytes: MEMORY_BYTES,
-            memory_available_bytes: MEMORY_BYTES / 2,
-            swap_bytes: 0,
-            pods_memory_bytes: 0,
-            pods_memory_available_bytes: 0,
-            hugepages_bytes: BTreeMap::new(),
-            disk_bytes: 100 << 30,
-            disk_available_bytes: 50 << 30,
-            images_apart: false,
-            image_disk_bytes: 100 << 30,
-            image_disk_available_bytes: 50 << 30,
-            image_inodes: 1_000_000,
-            image_inodes_free: 900_000,
-            inodes: 1_000_000,
-            inodes_free: 900_000,
-            pids_max: 100_000,
-            pids: 100,
-            addresses: vec![std::net::IpAddr::from([192, 168, 0, self.number])],
-            resolver: carrack_kubelet::runtime::Dns::default(),
-            apparmor: false,
-        }
-    }
-
     /// The kubelet of a life asks for an operation.
     pub(crate) fn ask(&mut self, now: Time, life: u32, id: OpId, op: Op, breaches: &mut Vec<Breach>) -> Vec<Follow> {
         if op.only_shows() || !self.up {
@@ -364,6 +330,9 @@ impl Node {
             }
         }
         if env_files::is_read(&op) && self.faults.fail_one_in > 0 && self.rng.one_in(env_files::FAILS_ONE_IN) {
+            fate = Fate::FailsBefore;
+        }
+        if self.low.as_mut().is_some_and(|low| low.fails(id, &op)) {
             fate = Fate::FailsBefore;
         }
         delay += self.plugins.dawdles(&op, self.faults.plugin_whims_one_in);
@@ -425,6 +394,9 @@ impl Node {
     /// A new kubelet of a life has started: the plugins will find it, and it the driver.
     pub(crate) fn kubelet_started(&mut self, life: u32) -> Vec<Follow> {
         (self.silence, self.heard) = (Silence::default(), Heard::default());
+        if let Some(low) = &mut self.low {
+            low.begins(life);
+        }
         let mut follow = self.plugins.kubelet_started(self.faults.plugin_late_one_in, &mut self.rng);
         follow.extend(self.register(life));
         follow
@@ -532,7 +504,7 @@ impl Node {
                 let Some(Pending { life, id, op, fate, errand }) = self.pending.remove(&number) else {
                     return Vec::new();
                 };
-                let (word, aside) = (describe(&op), is_aside(&op));
+                let (word, aside, look) = (describe(&op), is_aside(&op), crate::pressure::look(&op));
                 let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
                 let begins = if let Op::StartContainer(id) = &op { Some(id.clone()) } else { None };
                 let looked_up = ordered::looked_up(&op).map(str::to_owned);
@@ -601,7 +573,10 @@ impl Node {
                     follow.push(Follow::Say(format!("node{} {word}: {end}", self.number)));
                 }
                 let rng = if aside { &mut self.side } else { &mut self.rng };
-                let back = self.faults.operation.draw(rng) / 4;
+                let mut back = self.faults.operation.draw(rng) / 4;
+                if let Some((low, look)) = self.low.as_mut().zip(look) {
+                    back += low.answers(now, (life, id), look);
+                }
                 follow.push(Follow::Kubelet(life, back, Box::new(In::Done(id, outcome))));
                 follow
             }
@@ -679,11 +654,11 @@ impl Node {
                 memory: self.disk.memory.clone(),
                 allocated: self.disk.allocated.clone(),
                 actuated: self.disk.actuated.clone(),
-                host: self.facts(),
+                host: self.facts(now),
                 // Now and then the disk cannot be looked at.
                 found: (!self.asked.is_multiple_of(4)).then(|| self.disk.found()),
             }))),
-            Op::Host => Ok(Reply::Host(Box::new(self.facts()))),
+            Op::Host => Ok(Reply::Host(Box::new(self.facts(now)))),
             Op::RuntimeInfo => Ok(Reply::RuntimeInfo(RuntimeInfo {
                 name: "containerd".into(),
                 version: "sim".into(),
@@ -739,7 +714,7 @@ impl Node {
                 self.images.remove(&id);
                 Ok(Reply::Done)
             }
-            Op::Usage(_) => Ok(Reply::Usage(BTreeMap::new())),
+            Op::Usage(pods) => Ok(Reply::Usage(self.usage(now, pods))),
             Op::Exec { id, command, .. } => {
                 let Some(container) = self.runtime.running().find(|c| c.record.id == id) else {
                     return Err(OpError::Failed(format!("{id} does not run")));
@@ -831,8 +806,8 @@ impl Node {
     }
 
     fn tear_down(&mut self, uid: &str, path: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
-        // Where the machine goes down all pods end, and the API may be away and hear of it later.
-        if !self.runtime.pods_end {
+        // Where the machine goes down all pods end, and one that is evicted does; the API may be away and hear of it later.
+        if !self.runtime.pods_end && !self.runtime.evicted.contains(uid) {
             crate::invariants::unmounted(uid, path, observer, breaches);
         }
         if let Some(container) = self.runtime.alive_of(uid) {

@@ -12,7 +12,7 @@ use carrack_kubelet::allocation::{GroupLimits, Reading};
 use carrack_kubelet::cpus::CpuSet;
 use carrack_kubelet::runtime::{
     ContainerRecord, ContainerSize, ContainerSpec, ContainerState, PodCgroup, PodRef, Resources, RuntimeSnapshot,
-    SandboxRecord, SandboxSpec, labels,
+    SandboxRecord, SandboxSpec, Uid, labels,
 };
 use carrack_kubelet::{Op, OpError, Outcome, Reply};
 use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
@@ -24,6 +24,7 @@ use crate::chance::below;
 use crate::counted::Counted;
 use crate::invariants::Breach;
 use crate::observer::{Observer, deleting, terminal};
+use crate::pressure::{Growth, Used};
 
 /// How long after its start a container that holds a disk does not hear that it is to end, where it is deaf: its first process
 /// ignores a signal for which it has no handler yet.
@@ -88,12 +89,23 @@ pub(crate) struct Life {
     writes: Option<(String, String)>,
     /// What it does, where it copies disks.
     copies: Option<Work>,
+    /// What it uses more and more of.
+    grows: Option<Growth>,
 }
 
 impl Life {
     /// Whether it does nothing but hold a machine's disk.
     pub(super) fn is_disk(&self) -> bool {
         self.record.name.starts_with("volume")
+    }
+
+    /// What it uses.
+    fn uses(&self, now: Time) -> Used {
+        let Some((growth, begun)) = self.grows.zip(self.record.started_at) else { return Used::default() };
+        match &self.record.state {
+            ContainerState::Exited { finished_at, .. } => growth.used(finished_at.since(begun), false),
+            _ => growth.used(now.since(begun), true),
+        }
     }
 
     /// Whether it would not hear, where such are deaf, that it is to end: it holds a disk and has just started.
@@ -120,6 +132,8 @@ pub(crate) struct Runtime {
     unknown: BTreeMap<String, Option<Time>>,
     /// Containers that cannot be stopped while their sandboxes, which have died, are there.
     clinging: BTreeSet<String>,
+    /// Pods that the kubelet evicts, by their UIDs.
+    pub(super) evicted: BTreeSet<Uid>,
     next: u64,
 }
 
@@ -144,6 +158,7 @@ impl Runtime {
             deaf_disks: false,
             unknown: BTreeMap::new(),
             clinging: BTreeSet::new(),
+            evicted: BTreeSet::new(),
             next: 0,
         }
     }
@@ -293,6 +308,7 @@ impl Runtime {
             has_passed: false,
             writes: crate::env_files::written_by(spec),
             copies: work_of(&spec.args, &spec.mounts),
+            grows: Growth::of(&spec.env),
             stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
             record: ContainerRecord {
                 id: id.clone(),
@@ -463,6 +479,7 @@ impl Runtime {
         let may_end = || {
             is_lost()
                 || is_unseen()
+                || self.evicted.contains(&pod.uid)
                 || crate::resizes::may_start_again(pod, observer)
                 || crate::reimaged::may_start_again(pod, observer)
                 || crate::probed::may_start_again(pod, observer)
@@ -555,6 +572,11 @@ impl Runtime {
     /// The containers of a pod, whether they run or not.
     pub(crate) fn records_of(&self, uid: &str) -> impl Iterator<Item = &ContainerRecord> {
         self.containers.values().map(|c| &c.record).filter(move |r| &*r.pod.uid == uid)
+    }
+
+    /// Containers, whether they run or not, with what each uses.
+    pub(super) fn uses(&self, now: Time) -> impl Iterator<Item = (&ContainerRecord, Used)> {
+        self.containers.values().map(move |c| (&c.record, c.uses(now)))
     }
 
     /// Whether a container runs.
@@ -685,6 +707,7 @@ mod tests {
             has_passed: false,
             writes: None,
             copies: None,
+            grows: None,
         }
     }
 

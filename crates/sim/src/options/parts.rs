@@ -53,6 +53,7 @@ pub const PARTS: &[Part] = &[
     part(crate::impostors::PART, "pods call themselves static"),
     part(crate::drains::PART, "nodes are added, drained and taken away"),
     part(crate::statics::PART, "manifests of static pods are written, changed and removed on nodes"),
+    part(crate::pressure::PART, "nodes run low, and pods are evicted for that"),
     part("machines", "machines are made, switched and deleted"),
     part("steady", "machines run all the time"),
     part("sets", "a set of equal instances grows and shrinks"),

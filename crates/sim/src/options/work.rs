@@ -79,8 +79,10 @@ impl Options {
             }
             _ => {}
         }
-        let is_of_pods =
-            |bug: Bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_starts() || bug.is_of_critical();
+        let is_of_pods = |bug: Bug| {
+            let is_of_nodes = bug.is_of_critical() || bug.is_of_pressure();
+            bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_starts() || is_of_nodes
+        };
         if planted.is_some_and(is_of_pods) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));

@@ -194,4 +194,8 @@ pub(crate) enum Bug {
     MirrorsEndPods,
     MirrorsLeft,
     NamesakesTogether,
+    UnreadIsFull,
+    OutdatedIsCurrent,
+    EvictsAtOnce,
+    CriticalEvicted,
 }

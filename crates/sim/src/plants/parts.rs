@@ -63,6 +63,10 @@ impl Bug {
             Self::NamesakesTogether => Planted::NamesakesTogether,
             Self::UnreadIsGone => Planted::UnreadIsGone,
             Self::UnknownIsOver => Planted::UnknownIsOver,
+            Self::UnreadIsFull => Planted::UnreadIsFull,
+            Self::OutdatedIsCurrent => Planted::OutdatedIsCurrent,
+            Self::EvictsAtOnce => Planted::EvictsAtOnce,
+            Self::CriticalEvicted => Planted::CriticalEvicted,
             _ => return None,
         })
     }
@@ -232,6 +236,10 @@ impl Bug {
     /// Whether it shows in critical pods on a full node, and in nothing else.
     pub(crate) fn is_of_critical(self) -> bool {
         matches!(self, Self::CriticalEnded | Self::CriticalRefused)
+    }
+    /// Whether it shows in nodes that run low, and in nothing else.
+    pub(crate) fn is_of_pressure(self) -> bool {
+        matches!(self, Self::UnreadIsFull | Self::OutdatedIsCurrent | Self::EvictsAtOnce | Self::CriticalEvicted)
     }
     /// Whether it shows in calls of a driver's program that go on for too long.
     pub(crate) fn is_of_calls(self) -> bool {

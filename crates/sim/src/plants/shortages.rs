@@ -1,4 +1,4 @@
-//! Planted bugs of devices that are ill, disks that are full, and a store that is.
+//! Planted bugs of devices that are ill, disks that are full, a store that is, and nodes that run low.
 
 use super::{Bug, Plant};
 
@@ -31,5 +31,33 @@ pub(super) const OF_SHORTAGES: &[Plant] = &[
         found_by: crate::world::ANSWERED,
         also: &[],
         bug: Bug::RefusedCounts,
+    },
+    Plant {
+        name: "unread-is-full",
+        what: "a machine whose facts cannot be read counts as one that has no memory left, and pods go for that",
+        found_by: crate::pressure::PROOF,
+        also: &[],
+        bug: Bug::UnreadIsFull,
+    },
+    Plant {
+        name: "outdated-is-current",
+        what: "a pod goes by facts that were read before the last one that had to go had ended",
+        found_by: crate::pressure::PROOF,
+        also: &[],
+        bug: Bug::OutdatedIsCurrent,
+    },
+    Plant {
+        name: "evicts-at-once",
+        what: "a node that runs low evicts another pod while the last one still runs",
+        found_by: crate::pressure::ONE,
+        also: &[],
+        bug: Bug::EvictsAtOnce,
+    },
+    Plant {
+        name: "critical-evicted",
+        what: "a pod that its node cannot do without is evicted as any other",
+        found_by: crate::pressure::CRITICAL,
+        also: &[],
+        bug: Bug::CriticalEvicted,
     },
 ];

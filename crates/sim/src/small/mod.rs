@@ -160,7 +160,7 @@ const SLICES: [Slice; 13] = [
 ];
 
 /// Parts of the work that are done beside others alone, each where one of these may be.
-const BESIDE: [(&str, &str); 12] = [
+const BESIDE: [(&str, &str); 15] = [
     ("machines", crate::fickle::PART),
     ("machines", crate::imports::PART),
     ("machines", crate::backups::PART),
@@ -170,6 +170,9 @@ const BESIDE: [(&str, &str); 12] = [
     ("settings", crate::drains::PART),
     ("pods", crate::statics::PART),
     ("settings", crate::statics::PART),
+    ("pods", crate::pressure::PART),
+    ("claims", crate::pressure::PART),
+    ("tenants", crate::pressure::PART),
     ("quotas", crate::controllers::EDITS),
     ("scratch", crate::controllers::LIMITS),
     ("deployments", crate::controllers::AUTOSCALERS),

@@ -85,6 +85,9 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         }
         // Who writes manifests goes by what is there, and so has no list of acts.
         bug if bug.is_of_statics() => {}
+        bug if bug.is_of_pressure() => {
+            crate::pressure::acts(&mut rng.fork(crate::pressure::PART), safety, &mut acts);
+        }
         bug if bug.is_of_critical() => {
             crate::critical::acts(&mut rng.fork(crate::critical::PART), safety, &mut acts);
         }

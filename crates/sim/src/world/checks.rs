@@ -236,6 +236,7 @@ impl World {
             .or_else(|| self.statics.lack(&self.nodes, &self.observer))
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.nominations.lack())
+            .or_else(|| crate::pressure::lack(&self.observer, &self.nodes))
             .or_else(|| crate::heritage::lack(&self.observer).filter(|_| self.options.machines))
             .or_else(|| crate::imports::lack(&self.observer))
             .or_else(|| self.backups_lack())

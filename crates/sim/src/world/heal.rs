@@ -29,6 +29,9 @@ impl World {
             node.faults = self.swarm.node;
             node.guests.hangs_one_in = 0;
             node.disk.heal();
+            if let Some(low) = &mut node.low {
+                low.heal();
+            }
         }
         // Who is being shut down stays. Where no kubelet is, none was told.
         for number in self.nodes.keys().copied().collect::<Vec<_>>() {

@@ -21,6 +21,7 @@ mod nodes;
 mod outcome;
 mod panics;
 mod planted;
+mod pressure;
 mod requests;
 mod runs;
 mod sandboxes;
@@ -449,6 +450,7 @@ impl World {
         self.plan_drains();
         self.plan_statics();
         self.start_all();
+        self.plan_pressure();
         self.begin_trouble();
     }
 
@@ -810,7 +812,11 @@ impl World {
             node.plugins.hears(news);
             node.silence.hears(news);
             node.heard.hears(news);
+            if let Some(low) = &mut node.low {
+                low.hears(now, news);
+            }
         }
+        let evicted = crate::pressure::before(hosted, &input);
         let is_answered = matches!(input, Input::Own(OwnIn::Scheduler(_)));
         process.observed += 1;
         let local = Time(now.0 + process.skew_ns);
@@ -860,6 +866,9 @@ impl World {
             if !self.options.workloads && planted.is_none_or(Bug::is_of_gpu_outsiders) {
                 crate::gpu::ledger_bounds(core.ledger(), &mut self.breaches);
             }
+        }
+        if let Some(before) = evicted {
+            self.look_for_evicted(role, &before);
         }
         if let Some(effects) = self.stops_before(role, effects) {
             self.carry_out(role, effects);

@@ -113,6 +113,7 @@ impl World {
             let (agents, mut start) = (self.add_machine(number), self.root.fork("start"));
             self.add_processes(agents, &mut start);
         }
+        self.plan_pressure();
         self.begin_trouble();
     }
 }

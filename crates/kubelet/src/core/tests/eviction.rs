@@ -103,7 +103,18 @@ fn a_full_disk_takes_images_before_pods() {
 
 #[test]
 fn what_has_ended_goes_from_a_full_disk_before_images_and_pods() {
+    ended_goes_first(None);
+}
+
+/// (A server that did not keep all of a status kept the disk full for good.)
+#[test]
+fn what_has_ended_goes_from_a_full_disk_whatever_else_a_server_keeps() {
+    ended_goes_first(Some(("pods", "hostIP")));
+}
+
+fn ended_goes_first(unkept: Option<(&'static str, &'static str)>) {
     let mut w = World::new(10);
+    w.api.unkept = unkept;
     w.edit_or_create_node();
     w.node.images.insert("unused".into());
     let mut once = plain();
