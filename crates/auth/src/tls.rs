@@ -8,6 +8,7 @@
 //! A handshake asks no more, so that who shows a certificate that is worth nothing is answered; a caller is made of one
 //! by [`Clients`] alone, which verifies it.
 
+mod client_ca;
 mod offered;
 mod old;
 mod verify;
@@ -29,6 +30,7 @@ use crate::pki::KeyPairPem;
 
 use verify::{Trusting, Unjudged, Unverified};
 
+pub use client_ca::ClientCa;
 pub use offered::{OfferError, Offered};
 
 /// Why TLS cannot be set up.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_auth::tls::{Offered, Reloadable};
+use carrack_auth::tls::{ClientCa, Offered, Reloadable};
 use carrack_engine::Time;
 use carrack_engine::version::GIT_VERSION;
 use carrack_engine::zpages::flagz::Flags;
@@ -281,8 +281,8 @@ impl NodeConfig {
 pub struct ServingTls {
     /// The certificate, which may be exchanged.
     pub certificate: Arc<Reloadable>,
-    /// Certificates of the authorities whose clients are believed, PEM.
-    pub client_ca_pem: String,
+    /// The authorities whose clients are believed, which may be exchanged.
+    pub client_ca: Arc<ClientCa>,
     /// Common names that may use everything, besides members of `system:masters`: the API server's.
     pub allowed_names: Vec<String>,
 }

@@ -257,6 +257,13 @@ pub enum Op {
     },
     /// Hold the machine up no more: it may go down.
     LetGoDown,
+    /// Remove the control groups of all pods but these. Fails while one of another pod stays.
+    SweepGroups {
+        /// The group that all of them are in.
+        root: String,
+        /// Pods that are here.
+        keep: BTreeSet<Uid>,
+    },
     /// Make the control groups that pods are in, with these limits.
     WriteGroups(Vec<crate::runtime::PodCgroup>),
     /// Keep a document in the local record, durably, before success is reported.
@@ -519,5 +526,12 @@ pub enum In {
         resource: String,
         /// Why, for people.
         why: String,
+    },
+    /// The machine has run out of memory, and the kernel has ended a process.
+    SystemOom {
+        /// What the process calls itself.
+        process: String,
+        /// Its number.
+        pid: u32,
     },
 }

@@ -28,7 +28,8 @@ use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::{Kept, Store};
 use crate::adapters::{
-    blocking, cgroups, env_files, found, host, io_error, kernel, log_links, logs, net, now, storage_times, volumes,
+    blocking, cgroups, env_files, found, host, io_error, kernel, kernel_log, log_links, logs, net, now, storage_times,
+    volumes,
 };
 use crate::allocation::Reading;
 use crate::config::{KubeletConfig, NodeConfig};
@@ -101,6 +102,7 @@ struct Machine {
     judging: Option<tokio::task::JoinHandle<()>>,
     logind: Logind,
     inhibiting: Option<tokio::task::JoinHandle<()>>,
+    reading_log: Option<tokio::task::JoinHandle<()>>,
     failed: tokio::sync::mpsc::UnboundedSender<OpError>,
     pulse: Pulse,
 }
@@ -114,6 +116,7 @@ impl Drop for Machine {
             self.following.take(),
             self.judging.take(),
             self.inhibiting.take(),
+            self.reading_log.take(),
         ];
         for task in tasks.into_iter().flatten() {
             task.abort();
@@ -230,6 +233,10 @@ async fn carry_out(
                 .await,
             )?
         }
+        Op::SweepGroups { root, keep } => {
+            let sweep = move || cgroups::sweep(&root, &keep).map_err(io_error("removing control groups"));
+            done(blocking(sweep).await)?
+        }
         Op::WriteGroups(groups) => {
             let write = move || cgroups::write_groups(&groups).map_err(io_error("writing control groups"));
             done(blocking(write).await)?
@@ -318,6 +325,8 @@ impl Doer<Out, In> for Machine {
         self.judging = Some(self.drivers.follow_health(move |event| sink.send(event)));
         let sink = events.clone();
         self.inhibiting = self.logind.follow(move |event| sink.send(event));
+        let sink = events.clone();
+        self.reading_log = kernel_log::follow(move |event| sink.send(event));
         self.events = Some(events);
     }
 
@@ -508,6 +517,7 @@ pub async fn run(
         judging: None,
         logind: Logind::new(node.shutdown.total()),
         inhibiting: None,
+        reading_log: None,
         failed,
         pulse,
     };

@@ -60,6 +60,8 @@ pub struct SimRuntime {
     pub actuated: Option<Vec<u8>>,
     /// Control groups of pods, by their paths.
     pub groups: BTreeMap<String, GroupLimits>,
+    /// How often the kernel will not remove one of them.
+    pub held_groups: u32,
     /// Memory that pods use, by the paths of their groups.
     pub group_memory_bytes: BTreeMap<String, u64>,
     /// Containers whose CPUs cannot be changed, by name.
@@ -162,6 +164,7 @@ impl SimRuntime {
             allocated: None,
             actuated: None,
             groups: BTreeMap::new(),
+            held_groups: 0,
             group_memory_bytes: BTreeMap::new(),
             stubborn: BTreeSet::new(),
             sandboxes: BTreeMap::new(),
@@ -429,6 +432,19 @@ impl SimRuntime {
                 let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
                 Reply::Exited { code, output: String::new() }
             }
+            Op::SweepGroups { root, keep } => {
+                let start = format!("/{root}/");
+                let left = |path: &String| {
+                    let uid = path.strip_prefix(&start).and_then(|path| path.rsplit('/').next()?.strip_prefix("pod"));
+                    uid.is_some_and(|uid| !keep.contains(uid))
+                };
+                if self.held_groups > 0 && self.groups.keys().any(left) {
+                    self.held_groups -= 1;
+                    return Err(OpError::Failed("device or resource busy".into()));
+                }
+                self.groups.retain(|path, _| !left(path));
+                Reply::Done
+            }
             Op::WriteGroups(groups) => {
                 for group in groups {
                     self.groups.insert(group.path.clone(), (&group.resources).into());
@@ -464,7 +480,13 @@ impl SimRuntime {
                 (Some(at), NetAction::Http { https: true, is_hook: true, .. }) => Reply::Plain(at.clone()),
                 _ => self.net_warning.clone().map_or(Reply::Done, Reply::Warned),
             },
-            Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) | Op::LetGoDown => Reply::Done,
+            Op::RemovePod { cgroup, .. } => {
+                if self.held_groups == 0 {
+                    self.groups.remove(cgroup);
+                }
+                Reply::Done
+            }
+            Op::RotateLogs { .. } | Op::ExpandVolume(_) | Op::LetGoDown => Reply::Done,
             Op::AskCsiNode(driver) => match self.csi_limits.get(driver) {
                 Some(max_volumes) => Reply::CsiNode(CsiNodeInfo {
                     node_id: "sim".into(),

@@ -100,17 +100,33 @@ async fn try_accel(accel: Accel, deadline: Duration) -> Result<Duration, Failure
 }
 
 /// Starts QEMU with the probe guest. Where KVM hangs, so would that QEMU, at a full core and for ever, if this process
-/// ended before it: the kernel kills it then, however this process ends.
+/// ended before it: the kernel kills it then, however this process ends and whenever.
 fn spawn(accel: Accel, more: &[&OsStr]) -> io::Result<Child> {
     let qemu = [&[crate::argv::PROGRAM, "-accel", accel.name()].map(OsStr::new), more].concat();
-    match start(&[&DIES_WITH_PARENT.map(OsStr::new), &qemu[..]].concat()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => start(&qemu),
+    let parent = std::process::id().to_string();
+    match start(&[&bound(&parent, MOST_CPU_S).map(OsStr::new), &qemu[..]].concat()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            start(&[&within(MOST_CPU_S).map(OsStr::new), &qemu[..]].concat())
+        }
         outcome => outcome,
     }
 }
 
-/// util-linux's program that sets `PR_SET_PDEATHSIG` and becomes the one named after it.
-const DIES_WITH_PARENT: [&str; 4] = ["setpriv", "--pdeathsig", "KILL", "--"];
+/// How long the processors may work for the probe guest, in seconds: no deadline is as long, and of what hangs there is an end.
+const MOST_CPU_S: &str = "30";
+
+/// What the words after it are run by, so that they end with this parent. util-linux's program sets `PR_SET_PDEATHSIG` and becomes
+/// the shell. A parent that had died before that is not the shell's parent, and nothing is run any more; one that dies later takes it
+/// along. The bound on processor time holds in any case.
+fn bound<'a>(parent: &'a str, most_cpu_s: &'a str) -> [&'a str; 10] {
+    let script = r#"test "$PPID" = "$1" && ulimit -t "$2" && shift 2 && exec "$@""#;
+    ["setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", script, "probe", parent, most_cpu_s]
+}
+
+/// As [`bound`], where there is no such program.
+fn within(most_cpu_s: &str) -> [&str; 5] {
+    ["sh", "-c", r#"ulimit -t "$1" && shift && exec "$@""#, "probe", most_cpu_s]
+}
 
 fn start(words: &[&OsStr]) -> io::Result<Child> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -230,6 +246,29 @@ mod tests {
         let mut child = std::thread::scope(|scope| scope.spawn(start).join()).expect("no panic");
         let ended = runtime.block_on(child.wait()).expect("an end");
         assert_eq!(ended.signal(), Some(9), "{ended}");
+    }
+
+    #[test]
+    fn nothing_runs_for_a_parent_that_has_died_before() {
+        let own = std::process::id().to_string();
+        // Nobody is the child of the other one.
+        for (parent, expected) in [(own.as_str(), "ran\n"), ("0", "")] {
+            let words = bound(parent, MOST_CPU_S);
+            let mut command = std::process::Command::new(words[0]);
+            let output = command.args(&words[1..]).args(["echo", "ran"]).output().expect("it is run");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{parent}: {output:?}");
+        }
+    }
+
+    #[test]
+    fn what_hangs_at_a_full_core_ends_by_itself() {
+        let own = std::process::id().to_string();
+        let spins = ["sh", "-c", "while :; do :; done"];
+        for words in [&bound(&own, "1")[..], &within("1")[..]] {
+            let mut command = std::process::Command::new(words[0]);
+            let ended = command.args(&words[1..]).args(spins).status().expect("it is run");
+            assert!(ended.signal().is_some(), "{words:?}: {ended}");
+        }
     }
 
     #[tokio::test]

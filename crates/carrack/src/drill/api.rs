@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{ApiError, ApiRequest, ContentType, Method, Transport};
+use carrack_engine::{ApiError, ApiRequest, ContentType, Method, Time, Transport};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -145,4 +145,31 @@ pub fn uid(object: &Value) -> &str {
 pub fn is_true(object: &Value, condition: &str) -> bool {
     let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
+}
+
+/// When the kubelet has written a Node's status last, in seconds since the epoch.
+pub fn told_at_unix_s(node: &Value) -> Option<i64> {
+    let conditions = node.pointer("/status/conditions")?.as_array()?;
+    let ready = conditions.iter().find(|c| c["type"] == "Ready")?;
+    Time::parse(ready["lastHeartbeatTime"].as_str()?).map(Time::unix_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_says_when_it_was_heard() {
+        let of = |kind: &str, at: Value| json!({"status": {"conditions": [{"type": kind, "lastHeartbeatTime": at}]}});
+        for (node, expected) in [
+            (of("Ready", json!("1970-01-01T00:01:40Z")), Some(100)),
+            (of("Ready", json!("1970-01-01T00:01:40.5Z")), Some(100)),
+            (of("Ready", json!("yesterday")), None),
+            (of("Ready", Value::Null), None),
+            (of("DiskPressure", json!("1970-01-01T00:01:40Z")), None),
+            (json!({}), None),
+        ] {
+            assert_eq!(told_at_unix_s(&node), expected, "{node}");
+        }
+    }
 }

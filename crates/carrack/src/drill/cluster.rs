@@ -344,6 +344,15 @@ impl<'a> Cluster<'a> {
         if offered == json!(amount) { Ok(()) } else { Err(format!("it offers {offered}")) }
     }
 
+    /// Whether the kubelet has written the Node's status since then.
+    ///
+    /// # Errors
+    /// When it has written it last.
+    pub fn told_since(&self, unix_s: i64) -> Result<(), String> {
+        let told = api::told_at_unix_s(&self.node()?);
+        if told.is_some_and(|at| at >= unix_s) { Ok(()) } else { Err(format!("its status is of {told:?}")) }
+    }
+
     /// Asks for an object.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use carrack_auth::Secret;
 use carrack_auth::kubeconfig::{Kubeconfig, Target, Token};
 use carrack_auth::pki::KeyPairPem;
-use carrack_auth::tls::Reloadable;
+use carrack_auth::tls::{ClientCa, Reloadable};
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream, HttpsTransport, Transport};
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -161,23 +161,9 @@ impl Files {
 
     /// Looks at the files until `stop`, and exchanges what is served with when they are others. What cannot be used, as
     /// between the writing of the one and of the other, is told, and the certificate before it stays in use.
-    pub async fn follow(mut self, stop: CancellationToken) {
-        while !passes(&stop).await {
-            let looked = tokio::task::spawn_blocking(move || (self.look(), self)).await;
-            self = match looked {
-                Ok((outcome, files)) => {
-                    match outcome {
-                        Ok(false) => {}
-                        Ok(true) => {
-                            tracing::info!(file = %files.certificate.display(), "another certificate is in use")
-                        }
-                        Err(error) => tracing::warn!("the certificate stays as it is: {error:#}"),
-                    }
-                    files
-                }
-                Err(panic) => return tracing::error!(%panic, "certificates are not looked at any more"),
-            };
-        }
+    pub async fn follow(self, stop: CancellationToken) {
+        let file = self.certificate.clone();
+        follow("certificate to serve with", &file, self, Self::look, stop).await;
     }
 
     /// Whether there are others.
@@ -192,9 +178,79 @@ impl Files {
     }
 }
 
+fn text(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
 fn pair(certificate: &Path, key: &Path) -> anyhow::Result<KeyPairPem> {
-    let text = |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     Ok(KeyPairPem { certificate: text(certificate)?, key: text(key)?.into() })
+}
+
+/// The authority of a server's clients, in a file.
+pub struct ClientCaFile {
+    path: PathBuf,
+    read: String,
+    used: Arc<ClientCa>,
+}
+
+impl ClientCaFile {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It cannot be read, or used.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let read = text(path)?;
+        let used = ClientCa::new(&read).with_context(|| format!("cannot use {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), read, used })
+    }
+
+    /// The authority that is believed.
+    pub fn used(&self) -> Arc<ClientCa> {
+        Arc::clone(&self.used)
+    }
+
+    /// Looks at the file until `stop`, and believes another authority when it has one. What cannot be used is told, and the one
+    /// before it stays.
+    pub async fn follow(self, stop: CancellationToken) {
+        let file = self.path.clone();
+        follow("authority of clients", &file, self, Self::look, stop).await;
+    }
+
+    /// Whether there is another.
+    fn look(&mut self) -> anyhow::Result<bool> {
+        let now = text(&self.path)?;
+        if now == self.read {
+            return Ok(false);
+        }
+        self.used.replace(&now).with_context(|| format!("cannot use {}", self.path.display()))?;
+        self.read = now;
+        Ok(true)
+    }
+}
+
+/// Looks again and again until `stop`, and tells what comes of it.
+async fn follow<T: Send + 'static>(
+    what: &str,
+    file: &Path,
+    mut followed: T,
+    look: fn(&mut T) -> anyhow::Result<bool>,
+    stop: CancellationToken,
+) {
+    while !passes(&stop).await {
+        // A disk may be slow.
+        let looked = tokio::task::spawn_blocking(move || (look(&mut followed), followed)).await;
+        followed = match looked {
+            Ok((outcome, followed)) => {
+                match outcome {
+                    Ok(false) => {}
+                    Ok(true) => tracing::info!(file = %file.display(), "another {what} is in use"),
+                    Err(error) => tracing::warn!("the {what} stays as it is: {error:#}"),
+                }
+                followed
+            }
+            Err(panic) => return tracing::error!(%panic, "nobody looks for another {what} any more"),
+        };
+    }
 }
 
 /// Whether the end came before the next look.
@@ -277,6 +333,31 @@ mod tests {
             let connected = Endpoint::of(&target).expect("usable").connect().await;
             assert_eq!(connected.is_ok(), is_reached, "{name:?}");
         }
+    }
+
+    #[test]
+    fn an_authority_is_exchanged_in_use() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ca.crt");
+        let [first, second] = ["a", "b"].map(|name| {
+            let own = dir.path().join(name);
+            fs::create_dir(&own).expect("made");
+            pairs(&own).0.ca_pem().to_owned()
+        });
+        fs::write(&path, &first).expect("written");
+        let mut file = ClientCaFile::open(&path).expect("usable");
+        let used = file.used();
+        assert!(!file.look().expect("the same") && *used.current() == *first);
+        // Both are believed while clients change from the one to the other.
+        let both = format!("{first}{second}");
+        for (now, expected) in [("nonsense", &first), (both.as_str(), &both), ("", &both), (second.as_str(), &second)] {
+            fs::write(&path, now).expect("written");
+            assert_eq!(file.look().ok(), (now == expected).then_some(true), "{now}");
+            assert_eq!(*used.current(), **expected, "{now}");
+        }
+        fs::remove_file(&path).expect("removed");
+        assert!(file.look().is_err() && *used.current() == *second);
+        assert!(ClientCaFile::open(&path).is_err());
     }
 
     #[test]

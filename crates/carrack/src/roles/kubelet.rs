@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use carrack_auth::pki::{Identity, KeyPairPem};
-use carrack_auth::tls::Reloadable;
+use carrack_auth::tls::{ClientCa, Reloadable};
 use carrack_engine::Transport;
 use carrack_kubelet::configuration::Configuration;
 use carrack_kubelet::credentials::NodeCredentials;
@@ -33,8 +33,8 @@ use crate::{flags, logging, network, process};
 pub struct Served {
     /// The certificate, which may be exchanged.
     pub certificate: Arc<Reloadable>,
-    /// The authority of clients, PEM.
-    pub client_ca_pem: String,
+    /// The authority of clients, which may be exchanged for those who follow it.
+    pub client_ca: Arc<ClientCa>,
 }
 
 impl Serving {
@@ -45,7 +45,8 @@ impl Serving {
     pub fn served(&self) -> anyhow::Result<Served> {
         let pair = KeyPairPem { certificate: self.cert_pem.clone(), key: self.key_pem.clone().into() };
         let certificate = Reloadable::new(&pair).context("the certificate to serve with cannot be used")?;
-        Ok(Served { certificate, client_ca_pem: self.client_ca_pem.clone() })
+        let client_ca = ClientCa::new(&self.client_ca_pem).context("the authority of clients cannot be used")?;
+        Ok(Served { certificate, client_ca })
     }
 }
 
@@ -141,7 +142,7 @@ async fn work(
         listen: Some(node.listen),
         serving: Some(ServingTls {
             certificate: served.certificate,
-            client_ca_pem: served.client_ca_pem,
+            client_ca: served.client_ca,
             allowed_names: vec![Identity::ApiserverKubeletClient.user()],
         }),
         boot_id_file: node.boot_id_file,

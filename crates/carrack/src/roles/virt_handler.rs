@@ -45,7 +45,7 @@ pub async fn run(
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("virt-handler cannot listen on {listen}: choose another port for it"))?;
-    let tls = tls::server_config(served.certificate, &served.client_ca_pem)?;
+    let tls = tls::server_config(served.certificate, &served.client_ca.current())?;
     let config = Config {
         node_name: node_name.to_owned(),
         kubelet_dir: layout.kubelet_root(),
@@ -67,9 +67,10 @@ pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
     let layout = args.agent.data_dir.layout()?;
     let files = Files::open(&args.agent.tls_cert_file, &args.agent.tls_private_key_file)?;
     let authority = &args.agent.client_ca_file;
-    let client_ca_pem =
+    let client_ca =
         std::fs::read_to_string(authority).with_context(|| format!("cannot read {}", authority.display()))?;
-    let served = Served { certificate: files.used(), client_ca_pem };
+    let client_ca = tls::ClientCa::new(&client_ca).with_context(|| format!("cannot use {}", authority.display()))?;
+    let served = Served { certificate: files.used(), client_ca };
     let name = super::node_name(args.agent.node_name.as_deref())?;
     let listen = SocketAddr::new(args.agent.bind_address, args.port);
     super::alone("virt-handler", &args.agent.role, |transport, stop| async move {

@@ -20,7 +20,7 @@ use carrack_apiserver::serve::{NodeProxy, TlsNodeProxy};
 use carrack_apiserver::{ApiServer, InProcess};
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
-use carrack_auth::tls::Reloadable;
+use carrack_auth::tls::{ClientCa, Reloadable};
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
 use carrack_noderuntime::members::Members;
@@ -430,7 +430,7 @@ fn start_agents(
     let mut serving = |server: Server| -> anyhow::Result<kubelet::Served> {
         let certificate = Reloadable::new(&pki.server(&server, &sans, apiserver::now_unix_s())?)?;
         renewals.push(renewal::serving(server, sans.clone(), certificate.clone()));
-        Ok(kubelet::Served { certificate, client_ca_pem: pki.ca_pem().to_owned() })
+        Ok(kubelet::Served { certificate, client_ca: ClientCa::new(pki.ca_pem())? })
     };
     let node = kubelet::Node {
         name: name.clone(),

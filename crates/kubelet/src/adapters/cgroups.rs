@@ -4,10 +4,14 @@
 //! making them is not permitted at all the pods run without; that is logged once. Where it fails
 //! otherwise no pod runs: without its group nothing would hold it to its limits.
 
+mod left;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
+
+pub use left::{remove, sweep};
 
 use super::mounts::{self, MountPoint};
 use crate::allocation::{GroupLimits, Reading};
@@ -520,34 +524,6 @@ pub fn parent_of_running(cgroup: &PodCgroup) -> io::Result<String> {
         Hierarchy::None => false,
     };
     if there { Ok(cgroup.path.clone()) } else { parent(cgroup) }
-}
-
-/// Removes a pod's control group with what is below it. What still holds processes stays.
-pub fn remove(path: &str) {
-    let roots = match here() {
-        Ok(Hierarchy::V1(mounts)) => mounts.iter().map(|(_, p)| p).collect(),
-        Ok(Hierarchy::V2(root)) => vec![root],
-        Ok(Hierarchy::None) | Err(_) => Vec::new(),
-    };
-    for root in roots {
-        let dir = root.join(path.trim_start_matches('/'));
-        if dir.is_dir() {
-            remove_below(&dir);
-        }
-    }
-}
-
-fn remove_below(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            remove_below(&entry.path());
-        }
-    }
-    if let Err(error) = fs::remove_dir(dir)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::debug!(dir = %dir.display(), %error, "a control group stays");
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub mod found_cpus;
 mod found_memory;
 pub mod host;
 pub(crate) mod kernel;
+pub(crate) mod kernel_log;
+mod listening;
 pub mod log_links;
 pub mod logind;
 pub mod logs;

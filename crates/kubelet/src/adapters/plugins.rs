@@ -12,21 +12,20 @@ mod announced;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use carrack_schema::validate::names;
-use tokio::net::UnixListener;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 use super::sockets::CONNECT;
-use super::{io_error, sockets};
+use super::{io_error, listening, sockets};
 use crate::devices::{AllocateReply, Device, PluginOptions, from_wire, is_extended};
 use crate::effects::{In, OpError};
 use carrack_deviceplugin as proto;
@@ -37,8 +36,6 @@ use carrack_deviceplugin::{KUBELET_SOCKET, VERSION};
 const PRE_START: Duration = Duration::from_secs(30);
 /// Upstream waits for an Allocate without end; a container that starts is worth two minutes.
 const ALLOCATE: Duration = Duration::from_secs(120);
-/// How often the kubelet's own socket is looked at.
-const LOOK: Duration = Duration::from_secs(1);
 /// How soon after a list the next one is read.
 const PACE: Duration = Duration::from_millis(20);
 /// How much later for each device of it: what follows of a list takes as long as it is large, and lists are not to pile up.
@@ -93,38 +90,14 @@ impl Plugins {
             }
         }
         let path = dir.join(KUBELET_SOCKET);
-        let listener = UnixListener::bind(&path).map_err(io_error(format!("listening at {}", path.display())))?;
-        Ok(tokio::spawn(self.clone().listen(path, listener)))
-    }
-
-    /// Takes registrations, at a new socket whenever somebody removed the last one.
-    async fn listen(self, path: PathBuf, mut listener: UnixListener) {
-        loop {
-            let own = inode(&path);
-            let served = tonic::transport::Server::builder()
-                .add_service(RegistrationServer::new(Register(self.clone())))
-                .serve_with_incoming(UnixListenerStream::new(listener));
-            let replaced = async {
-                while inode(&path) == own {
-                    tokio::time::sleep(LOOK).await;
-                }
-            };
-            tokio::select! {
-                Err(error) = served => tracing::error!(%error, "device plugins cannot register; listening anew"),
-                () = replaced => tracing::warn!(socket = %path.display(), "the socket was removed; listening anew"),
-                else => {}
-            }
-            listener = loop {
-                match UnixListener::bind(&path) {
-                    Ok(listener) => break listener,
-                    // Another kubelet's socket, or no directory: not to be taken away, but told.
-                    Err(error) => {
-                        tracing::error!(%error, socket = %path.display(), "device plugins cannot register");
-                        tokio::time::sleep(LOOK * 10).await;
-                    }
-                }
-            };
-        }
+        let listener = listening::open(&path).map_err(io_error(format!("listening at {}", path.display())))?;
+        let this = self.clone();
+        let server = move |listener| {
+            tonic::transport::Server::builder()
+                .add_service(RegistrationServer::new(Register(this.clone())))
+                .serve_with_incoming(UnixListenerStream::new(listener))
+        };
+        Ok(tokio::spawn(listening::serve(path, "device plugins", listening::open, listener, server)))
     }
 
     fn plugins(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Connected>> {
@@ -290,10 +263,6 @@ impl Plugins {
 }
 
 /// Which file is at a path; none where there is none.
-fn inode(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().map(|m| m.ino())
-}
-
 async fn within<T>(limit: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, OpError> {
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(r)) => Ok(r.into_inner()),

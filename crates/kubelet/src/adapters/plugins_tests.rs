@@ -1,5 +1,6 @@
 //! A device plugin and the kubelet's side of the protocol, over real sockets.
 
+use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 
 use super::*;

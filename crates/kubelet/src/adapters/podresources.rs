@@ -2,21 +2,18 @@
 
 mod alpha;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use carrack_deviceplugin::podresources as proto;
 use k8s_openapi::api::core::v1::Pod;
 use proto::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
 use super::backend::Published;
-use super::{io_error, remove};
+use super::{io_error, listening, remove};
 use crate::cpus::CpuSet;
 use crate::devices::{Device, DeviceView};
 use crate::effects::OpError;
@@ -39,24 +36,17 @@ impl Lister {
     /// # Errors
     /// When the socket cannot be made.
     pub fn serve(self, root: &Path) -> Result<JoinHandle<()>, OpError> {
-        let dir = root.join("pod-resources");
-        fs::create_dir_all(&dir).map_err(io_error(format!("creating {}", dir.display())))?;
-        let path = dir.join("kubelet.sock");
+        let path = root.join("pod-resources/kubelet.sock");
         remove::file(&path).map_err(io_error(format!("removing {}", path.display())))?;
-        let listener = UnixListener::bind(&path).map_err(io_error(format!("listening at {}", path.display())))?;
-        let private = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(&path, private).map_err(io_error(format!("protecting {}", path.display())))?;
-        Ok(tokio::spawn(async move {
-            let served = tonic::transport::Server::builder()
+        let listener = listening::private(&path).map_err(io_error(format!("listening at {}", path.display())))?;
+        let server = move |listener| {
+            tonic::transport::Server::builder()
                 .concurrency_limit_per_connection(16)
                 .add_service(alpha::server(self.clone()))
-                .add_service(PodResourcesListerServer::new(self))
+                .add_service(PodResourcesListerServer::new(self.clone()))
                 .serve_with_incoming(UnixListenerStream::new(listener))
-                .await;
-            if let Err(error) = served {
-                tracing::error!(%error, "pod resources are no longer served");
-            }
-        }))
+        };
+        Ok(tokio::spawn(listening::serve(path, "monitors of pod resources", listening::private, listener, server)))
     }
 
     fn view(&self) -> (Arc<Vec<Arc<Pod>>>, Arc<DeviceView>) {

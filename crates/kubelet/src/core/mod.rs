@@ -772,6 +772,7 @@ impl KubeletCore {
                 }
             }
             In::PluginRefused { resource, why } => self.plugin_refused(now, &resource, &why, fx),
+            In::SystemOom { process, pid } => self.out_of_memory(now, &process, pid, fx),
             In::PluginDown { resource, epoch } => {
                 if self.devices.plugin_down(&resource, epoch) {
                     self.checkpoint.touch();

@@ -327,6 +327,15 @@ impl KubeletCore {
         }
     }
 
+    /// The machine has run out of memory, and the kernel has ended a process (upstream's `SystemOOM`, `pkg/kubelet/oom`). Before the Node
+    /// was seen there is nothing that an event could be about.
+    pub(super) fn out_of_memory(&mut self, now: Time, process: &str, pid: u32, fx: &mut Fx) {
+        tracing::warn!(process, pid, "the machine has run out of memory, and the kernel has ended a process");
+        let Some(node) = self.node.seen.clone() else { return };
+        let message = format!("System OOM encountered, victim process: {process}, pid: {pid}");
+        self.event(now, EventRecord::warning(node.as_ref(), "SystemOOM", message), fx);
+    }
+
     /// Whether the Node is as it was written last: an older API server knows not all fields, and a webhook may change them.
     fn keeps_what_was_written(&self, node: &Node) -> bool {
         let has = users(node.annotation(VOLUME_USERS)).unwrap_or_default();

@@ -55,6 +55,7 @@ impl KubeletCore {
                 let Some(mut w) = self.workers.remove(&uid) else { continue };
                 self.look(now, &uid, &mut w, fx);
                 if w.gone {
+                    self.groups.sweep_due = true;
                     self.resizes.forget(&uid);
                     self.statics.dirty |= pod::is_static(&w.pod);
                     self.sources.forget(&uid, fx);
@@ -275,6 +276,7 @@ impl KubeletCore {
             && self.is_allocated_on_disk(w)
             && w.sandbox_op.is_none()
             && w.busy.is_empty()
+            && !self.is_swept(uid)
         {
             if w.sandbox_retry_at > now {
                 self.wake_pod(w.sandbox_retry_at, uid);

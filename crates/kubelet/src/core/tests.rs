@@ -10,6 +10,7 @@ mod csi_node;
 mod devices;
 mod events;
 mod eviction;
+mod groups;
 mod growth;
 mod hooks;
 mod listings;

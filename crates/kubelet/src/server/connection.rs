@@ -2,10 +2,9 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use carrack_auth::strangers::{Stranger, has_to_go};
-use carrack_auth::tls::Clients;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -13,8 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::access::Access;
 use super::authority::Authority;
@@ -25,13 +23,13 @@ use super::metrics::Requests;
 use super::reply::{Refusal, Reply};
 use super::route::{bucket, route};
 use super::settings::Settings;
+use super::tls::Tls;
 
 /// hyper takes no smaller one.
 const LEAST_BUFFER_BYTES: usize = 8192;
 
 /// What all connections share.
 pub(super) struct Shared {
-    pub clients: Clients,
     pub backend: Arc<dyn Backend>,
     pub allowed_users: Vec<String>,
     pub authority: Option<Arc<dyn Authority>>,
@@ -43,6 +41,8 @@ pub(super) struct Shared {
     pub asked: carrack_engine::requests::Requests,
     pub settings: Settings,
     pub requests: Requests,
+    /// Places of what goes on.
+    pub streams: Arc<Semaphore>,
     /// Becomes true at shutdown.
     pub ending: watch::Receiver<bool>,
 }
@@ -56,16 +56,34 @@ impl Shared {
 }
 
 /// A connection's share of the server. What outlives the requests of a connection (a joined stream)
-/// holds one, so that it counts as a connection.
+/// holds one, so that it counts as what the connection has become.
 #[derive(Clone)]
 pub(super) struct Session {
     pub shared: Arc<Shared>,
-    _place: Arc<OwnedSemaphorePermit>,
+    place: Arc<Mutex<OwnedSemaphorePermit>>,
 }
 
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, place: OwnedSemaphorePermit) -> Self {
-        Self { shared, _place: Arc::new(place) }
+        Self { shared, place: Arc::new(Mutex::new(place)) }
+    }
+
+    /// A place among what goes on.
+    ///
+    /// # Errors
+    /// None is free.
+    pub(super) fn stream_place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        Arc::clone(&self.shared.streams).try_acquire_owned().map_err(|error| {
+            tracing::warn!(%error, most = self.shared.settings.max_streams, "no more streams than go on already");
+            let text =
+                format!("{} streams go on already: try again when one has ended", self.shared.settings.max_streams);
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, text)
+        })
+    }
+
+    /// From here on the connection goes on: its place among those that are asked one thing after another is free.
+    pub(super) fn goes_on(&self, place: OwnedSemaphorePermit) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }
 }
 
@@ -73,7 +91,7 @@ impl Session {
 #[derive(Clone)]
 pub(super) enum Door {
     /// Its client may show who it is.
-    Tls(TlsAcceptor),
+    Tls(Arc<Tls>),
     /// Nobody is asked, and little is told.
     ReadOnly,
 }
@@ -84,8 +102,8 @@ pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStr
     if let Err(error) = prepare(&stream, settings) {
         tracing::debug!(%error, "socket options");
     }
-    let acceptor = match door {
-        Door::Tls(acceptor) => acceptor,
+    let (acceptor, clients) = match door {
+        Door::Tls(tls) => tls.current(),
         Door::ReadOnly => return serve(&session, &Access::ReadOnly, Some(stranger), stream).await,
     };
     let accepted = tokio::select! {
@@ -97,7 +115,7 @@ pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStr
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake"),
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
-    let peer = session.shared.clients.peer(stream.get_ref().1.peer_certificates()).unwrap_or_else(|error| {
+    let peer = clients.peer(stream.get_ref().1.peer_certificates()).unwrap_or_else(|error| {
         tracing::debug!(%error, "a client certificate says nothing");
         None
     });

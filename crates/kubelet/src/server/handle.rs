@@ -165,6 +165,9 @@ async fn log(session: &Session, path: &ContainerPath, query: &Query) -> Replied 
     let opened = logs::Opened::open(find::log_path(&shared.log_dir, run), &options)
         .await
         .map_err(|error| Refusal::bad(format!("failed to open the log of container {:?}: {error}", path.container)))?;
+    if options.follow {
+        session.goes_on(session.stream_place()?);
+    }
     let container = Run { session: session.clone(), pod_uid: find::uid(&found).to_owned(), id: run.id.clone() };
     let (client, parts) = mpsc::channel(PIECES);
     let settings = &shared.settings;

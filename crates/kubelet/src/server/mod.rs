@@ -41,6 +41,7 @@ mod streams;
 mod system_logs;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod upgrade;
 
 use std::future::Future;
@@ -49,11 +50,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use carrack_auth::strangers::Strangers;
-use carrack_auth::tls::{self, Offered, ServerTls, TlsError};
+use carrack_auth::tls::{Offered, TlsError};
 use carrack_engine::requests::Requests;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio_rustls::TlsAcceptor;
 
 pub use authority::Authority;
 pub use backend::{Answer, Backend, ExecOutput, Streams};
@@ -62,6 +62,7 @@ pub use stats::{
     ClaimReference, ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
     PodReference, PodStats, ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeHealth, VolumeStats,
 };
+pub use tls::Tls;
 
 pub(crate) use healthz::Healthz;
 
@@ -76,8 +77,8 @@ pub struct ServerConfig {
     /// Where what may be read is told to everybody, over plain HTTP; nowhere without it.
     pub read_only: Option<SocketAddr>,
     /// TLS that asks for client certificates without demanding them (a request without a good one is
-    /// answered with 401): [`carrack_auth::tls::server_config`], or [`server_tls`].
-    pub tls: ServerTls,
+    /// answered with 401): [`server_tls`].
+    pub tls: Arc<Tls>,
     /// Users that may do everything, besides members of `system:masters`.
     pub allowed_users: Vec<String>,
     /// Who says what others may; without it they may nothing.
@@ -100,8 +101,8 @@ pub struct ServerConfig {
 ///
 /// # Errors
 /// When the authority cannot be used.
-pub fn server_tls(serving: &ServingTls, offered: &Offered) -> Result<ServerTls, TlsError> {
-    tls::server_config_offering(Arc::clone(&serving.certificate), &serving.client_ca_pem, offered)
+pub fn server_tls(serving: &ServingTls, offered: &Offered) -> Result<Arc<Tls>, TlsError> {
+    Tls::new(serving, offered)
 }
 
 /// Listens and serves until `shutdown` resolves: see [`Server`].
@@ -172,7 +173,7 @@ impl Server {
         let ServerConfig {
             bind: _,
             read_only: _,
-            mut tls,
+            tls,
             allowed_users,
             authority,
             log_dir,
@@ -182,16 +183,15 @@ impl Server {
             asked,
             settings,
         } = config;
-        tls.config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let door = Door::Tls(TlsAcceptor::from(Arc::new(tls.config)));
+        let door = Door::Tls(tls);
         let (end, ending) = watch::channel(false);
         let (cut_off, cut) = watch::channel(false);
         let (most, strangers) = (settings.max_connections, Strangers::new(settings.max_strangers));
         let places = Arc::new(Semaphore::new(most));
+        let (most_streams, streams) = (settings.max_streams, Arc::new(Semaphore::new(settings.max_streams)));
         let drain = settings.drain;
         let requests = metrics::Requests::default();
         let shared = Arc::new(Shared {
-            clients: tls.clients,
             backend,
             allowed_users,
             authority,
@@ -202,6 +202,7 @@ impl Server {
             asked,
             settings,
             requests,
+            streams: Arc::clone(&streams),
             ending,
         });
         let entrance = Entrance { shared, places: Arc::clone(&places), cut };
@@ -220,8 +221,9 @@ impl Server {
         drop(listener);
         end.send_replace(true);
         // Whoever still holds a place is still at work.
-        let all = u32::try_from(most).unwrap_or(u32::MAX);
-        if tokio::time::timeout(drain, places.acquire_many(all)).await.is_err() {
+        let all = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
+        let emptied = async { tokio::join!(places.acquire_many(all(most)), streams.acquire_many(all(most_streams))) };
+        if tokio::time::timeout(drain, emptied).await.is_err() {
             tracing::info!("connections of the kubelet's server are cut off after {} s", drain.as_secs());
         }
         cut_off.send_replace(true);

@@ -26,8 +26,11 @@ pub struct Settings {
     pub flags: Flags,
     /// When it began, where that is known.
     pub started: Option<Time>,
-    /// Most connections at a time, those of exec and port-forward included; more wait.
+    /// Most connections at a time that are asked one thing after another; more wait.
     pub max_connections: usize,
+    /// Most that go on beside these, by exec, attach, port-forward and those who follow logs; one more is refused. However many there
+    /// are, whoever looks after the node is answered.
+    pub max_streams: usize,
     /// How many of them may be of others than the API server and `system:masters`, but for streams that go on; with one more the
     /// oldest of these ends.
     pub max_strangers: usize,
@@ -71,6 +74,7 @@ impl Default for Settings {
             flags: Flags::new(),
             started: None,
             max_connections: 1024,
+            max_streams: 4096,
             max_strangers: 512,
             max_head_bytes: 256 << 10,
             handshake: Duration::from_secs(10),

@@ -45,6 +45,7 @@ pub(super) async fn pass(
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     };
     let target = Target::of(url)?;
+    let place = session.stream_place()?;
     let settings = &session.shared.settings;
     let connecting = tokio::time::timeout(settings.connect, TcpStream::connect(&target.authority));
     let stream = match connecting.await {
@@ -75,6 +76,7 @@ pub(super) async fn pass(
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let runtime = hyper::upgrade::on(&mut response);
+        session.goes_on(place);
         tokio::spawn(join(session.clone(), client, runtime));
         let mut reply = Response::new(Reply::Whole(Bytes::new()));
         *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -158,7 +160,7 @@ async fn join(session: Session, client: OnUpgrade, runtime: OnUpgrade) {
     if let Err(error) = relay::join(TokioIo::new(client), TokioIo::new(runtime), ended).await {
         tracing::debug!(%error, "an upgraded connection broke off");
     }
-    // The place among the connections is free from here on.
+    // The place among the streams is free from here on.
     drop(session);
 }
 

@@ -12,8 +12,8 @@ mod frozen;
 mod guests;
 mod hindrance;
 mod lies;
-mod manifests;
 mod machine;
+mod manifests;
 mod moods;
 mod ops;
 mod plugins;
@@ -779,6 +779,10 @@ impl Node {
                 Ok(Reply::Done)
             }
             Op::ReadGroup { path, .. } => Ok(Reply::Group(Box::new(self.runtime.group(&path)))),
+            Op::SweepGroups { keep, .. } => {
+                self.runtime.sweep_groups(&keep);
+                Ok(Reply::Done)
+            }
             Op::WriteGroups(groups) => {
                 self.runtime.limit_groups(&groups);
                 Ok(Reply::Done)

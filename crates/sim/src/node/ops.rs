@@ -8,9 +8,12 @@ use crate::images;
 pub(super) fn ends_with_kubelet(op: &Op) -> bool {
     match op {
         Op::SetUpVolume(setup) => crate::settings::files(setup).is_some(),
-        Op::WriteGroups(_) | Op::SaveAllocated(_) | Op::SaveActuated(_) | Op::SaveRecord { .. } | Op::DropRecord(_) => {
-            true
-        }
+        Op::WriteGroups(_)
+        | Op::SweepGroups { .. }
+        | Op::SaveAllocated(_)
+        | Op::SaveActuated(_)
+        | Op::SaveRecord { .. }
+        | Op::DropRecord(_) => true,
         _ => false,
     }
 }
@@ -23,6 +26,7 @@ pub(super) fn is_aside(op: &Op) -> bool {
             | Op::SaveMemory(_)
             | Op::GiveCpus { .. }
             | Op::WriteGroups(_)
+            | Op::SweepGroups { .. }
             | Op::ReadGroup { .. }
             | Op::UpdateContainer { .. }
             | Op::SaveAllocated(_)

@@ -386,6 +386,16 @@ impl Runtime {
         self.groups.extend(groups.iter().map(|group| (group.path.clone(), (&group.resources).into())));
     }
 
+    /// Groups of pods go, but for those of these and those in which something runs.
+    pub(super) fn sweep_groups(&mut self, keep: &BTreeSet<Uid>) {
+        let sandboxes = &self.sandboxes;
+        let runs = |uid: &str| sandboxes.values().any(|s| s.ready && s.pod.uid.as_ref() == uid);
+        self.groups.retain(|path, _| {
+            let uid = path.rsplit('/').next().and_then(|name| name.strip_prefix("pod"));
+            uid.is_none_or(|uid| keep.contains(uid) || runs(uid))
+        });
+    }
+
     /// How a pod's group is limited.
     pub(super) fn group(&self, path: &str) -> Reading {
         Reading { limits: self.groups.get(path).copied(), ..Reading::default() }

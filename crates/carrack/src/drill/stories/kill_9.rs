@@ -23,6 +23,7 @@ use super::super::stage::{Stage, Watch};
 use super::super::{api, looks, objects, rules};
 use super::gpu_extender::{CORES, MEMORY, chosen, extenders, within_bounds};
 use super::{MACHINE, Plant, Story, counted, guest, so, wait_guest, whole_cluster};
+use crate::roles::apiserver::now_unix_s;
 
 /// Who is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +76,9 @@ const ALONE: [(&str, Victim); 4] = [
     (SWITCH_OFF, Victim::Launcher),
 ];
 const SWITCH_OFF: &str = "switch-off";
-/// For how long a role stays away: shorter than a node's promise to its guests lasts.
-const AWAY: Duration = Duration::from_millis(500);
+/// For how long a role stays away: shorter than a node's promise to its guests lasts, and longer than the second to which a Node's
+/// status says when it was written.
+const AWAY: Duration = Duration::from_millis(1100);
 /// How long a guest may take to boot, where there is no KVM.
 const BOOT_S: u64 = 240;
 
@@ -234,6 +236,14 @@ impl Work {
         if !killed.roles.is_empty() {
             stage.lasts(AWAY)?;
         }
+        if victim == Victim::Role(Role::GpuPlugin) {
+            // Else what the node offered before would count as what it offers again.
+            stage.wait("the node offers no GPUs while their plugin is away", 30, || {
+                let offered = cluster.node()?["status"]["allocatable"][CORES].clone();
+                so(offered != json!(ALL_CORES), || format!("it offers {offered} still"))
+            })?;
+        }
+        let back_unix_s = now_unix_s();
         for role in &killed.roles {
             if stage.planted(&leaves(*role)) {
                 stage.step(format!("PLANTED: {} is not started again", role.name()));
@@ -254,7 +264,11 @@ impl Work {
             })?;
         }
         if victim.is_or_has(Role::GpuPlugin) {
-            stage.must(&rules::WORK_GOES_ON, "the node offers its GPUs", 30, || cluster.offers(CORES, ALL_CORES))?;
+            stage.must(&rules::WORK_GOES_ON, "the node offers its GPUs", 30, || {
+                cluster.offers(CORES, ALL_CORES)?;
+                // What the kubelet wrote before it was killed itself says nothing.
+                if victim == Victim::All { cluster.told_since(back_unix_s) } else { Ok(()) }
+            })?;
         }
         if let Some(before) = killed.monitor {
             stage.must(&rules::WORK_GOES_ON, "the guest has another monitor", 60, || {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use carrack_auth::kubeconfig::{Kubeconfig, KubeconfigError, Target};
 use carrack_auth::pki::{KeyPairPem, Sans};
-use carrack_auth::tls::Reloadable;
+use carrack_auth::tls::{ClientCa, Reloadable};
 use carrack_engine::Transport;
 use carrack_kubelet::certificates::{self, Files, Renewable, Wanted};
 use carrack_noderuntime::Layout;
@@ -37,10 +37,6 @@ pub(super) struct Wishes {
 
 fn file(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| PathBuf::from(text))
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn load(path: &Path) -> anyhow::Result<Target> {
@@ -128,9 +124,18 @@ impl Wishes {
         stop: &CancellationToken,
     ) -> anyhow::Result<(Served, Arc<dyn Transport>)> {
         let target = load(&self.kubeconfig)?;
-        let client_ca_pem = match &self.client_ca {
-            Some(path) => read(path)?,
-            None => target.ca_pem.clone().context("--client-ca-file is missing: whose requests are to be answered?")?,
+        let client_ca = match &self.client_ca {
+            Some(path) => {
+                let file = credentials::ClientCaFile::open(path)?;
+                let used = file.used();
+                tokio::spawn(file.follow(stop.clone()));
+                used
+            }
+            None => {
+                let pem = target.ca_pem.as_deref();
+                let pem = pem.context("--client-ca-file is missing: whose requests are to be answered?")?;
+                ClientCa::new(pem).context("the authority that the kubeconfig names")?
+            }
         };
         let (transport, renewed) = self.way(target, stop)?;
         let mut see_to = |wanted: Wanted, take: Take| {
@@ -162,7 +167,7 @@ impl Wishes {
                 Reloadable::new(&pair).context("a certificate of our own")?
             }
         };
-        Ok((Served { certificate, client_ca_pem }, transport))
+        Ok((Served { certificate, client_ca }, transport))
     }
 }
 

@@ -169,3 +169,14 @@ fn what_a_container_waits_for_is_told_each_time() {
         assert_eq!(repeated, 2, "{image}");
     }
 }
+
+#[test]
+fn a_machine_without_memory_is_told_of() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    w.run(5);
+    w.input(Input::Own(In::SystemOom { process: "stress".into(), pid: 12 }));
+    w.run(5);
+    let messages: Vec<String> = told(&w, "SystemOOM").into_iter().map(|(_, message)| message).collect();
+    assert_eq!(messages, ["System OOM encountered, victim process: stress, pid: 12"]);
+}

@@ -83,7 +83,8 @@ fn nobody_else_says_that_a_static_pod_is_over() {
         w.run(10);
         let started = |w: &World| w.node.containers.values().map(|c| c.record.started_at).collect::<Vec<_>>();
         let before = started(&w);
-        for restarts in [false, true] {
+        for (restarts, shown) in [(false, json!({})), (true, json!({})), (true, json!({"containerStatuses": null}))] {
+            w.edit(OF_FILE, json!({"status": shown}));
             w.edit(OF_FILE, json!({"status": {"phase": "Failed"}}));
             if restarts {
                 w.restart_kubelet();
@@ -98,6 +99,34 @@ fn nobody_else_says_that_a_static_pod_is_over() {
         w.run(10);
         assert_eq!((running(&w), started(&w)), (vec!["busybox"], before), "seed {seed}");
         assert_eq!(w.api.objects[OF_FILE]["status"]["phase"], "Running", "seed {seed}");
+    });
+}
+
+/// What the runtime shows says it again to a kubelet that was started again, and its restart policy.
+#[test]
+fn a_static_pod_that_has_ended_does_so_once() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "n"},
+            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "c", "image": "busybox", "imagePullPolicy": "IfNotPresent"}]}});
+        let path = "/manifests/web.json".to_owned();
+        let pod = crate::spec::manifest::read(text.to_string().as_bytes(), &path, "sim").map(Box::new);
+        w.node.manifests = Some(vec![Manifest { path, pod }]);
+        w.run(10);
+        assert_eq!(running(&w), ["busybox"], "seed {seed}");
+        let ids: Vec<String> = w.node.containers.keys().cloned().collect();
+        w.node.exit(w.now, &ids[0], 0);
+        w.run(10);
+        for said in ["Succeeded", "Failed"] {
+            w.edit(OF_FILE, json!({"status": {"phase": said}}));
+            w.restart_kubelet();
+            w.run(10);
+            assert_eq!(w.node.containers.keys().cloned().collect::<Vec<_>>(), ids, "seed {seed}, {said}");
+            assert_eq!(running(&w), Vec::<&str>::new(), "seed {seed}, {said}");
+            assert_eq!(w.api.objects[OF_FILE]["status"]["phase"], "Succeeded", "seed {seed}, {said}");
+        }
     });
 }
 

@@ -48,6 +48,28 @@ async fn certificates_of_others_prove_nothing() {
     }
 }
 
+/// What the API server of these authorities is answered.
+async fn answered(world: &World, pki: &Pki) -> u16 {
+    let tls = world.tls_of(pki, Some(&Identity::ApiserverKubeletClient));
+    let mut sender = world.connect_with(tls).await;
+    let sent = sender.send_request(request(Method::GET, "/pods", &[]));
+    tokio::time::timeout(LONG, sent).await.expect("in time").expect("answers").status().as_u16()
+}
+
+/// Whoever exchanges the authority of a cluster need not start its nodes again.
+#[tokio::test]
+async fn who_comes_is_judged_by_the_authority_of_then() {
+    let world = World::new().await;
+    let other = Pki::open_or_create(&world.dir.path().join("other"), now_s()).expect("pki");
+    let both = format!("{}{}", world.pki.ca_pem(), other.ca_pem());
+    for (believed, expected) in
+        [(world.pki.ca_pem(), (200, 401)), (both.as_str(), (200, 200)), (other.ca_pem(), (401, 200))]
+    {
+        world.client_ca.replace(believed).expect("usable");
+        assert_eq!((answered(&world, &world.pki).await, answered(&world, &other).await), expected);
+    }
+}
+
 #[tokio::test]
 async fn slow_and_silent_clients_are_left() {
     let settings = Settings {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_auth::pki::{Identity, Pki, Sans, Server as Serving};
-use carrack_auth::tls::{Reloadable, Trust, client_config};
+use carrack_auth::tls::{ClientCa, Reloadable, Trust, client_config};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
@@ -40,6 +40,7 @@ fn now_s() -> i64 {
 struct World {
     dir: tempfile::TempDir,
     pki: Pki,
+    client_ca: Arc<ClientCa>,
     node: Arc<FakeNode>,
     address: SocketAddr,
     read_only: SocketAddr,
@@ -57,9 +58,10 @@ impl World {
         let pki = Pki::open_or_create(&dir.path().join("pki"), now_s()).expect("pki");
         let server = Serving::Kubelet { node: "n1".into() };
         let pair = pki.server(&server, &Sans::loopback().with_name("n1"), now_s()).expect("certificate");
+        let client_ca = ClientCa::new(pki.ca_pem()).expect("an authority");
         let serving = ServingTls {
             certificate: Reloadable::new(&pair).expect("a certificate"),
-            client_ca_pem: pki.ca_pem().to_owned(),
+            client_ca: Arc::clone(&client_ca),
             allowed_names: vec![],
         };
         let config = ServerConfig {
@@ -82,7 +84,7 @@ impl World {
         let (stop, stopped) = oneshot::channel::<()>();
         let backend = Arc::clone(&node);
         let server = tokio::spawn(server.run(backend, async move { stopped.await.unwrap_or_default() }));
-        Self { dir, pki, node, address, read_only, stop: Some(stop), server }
+        Self { dir, pki, client_ca, node, address, read_only, stop: Some(stop), server }
     }
 
     /// Puts pod `ns/p` with container `c` on the node, in this state.
@@ -117,18 +119,26 @@ impl World {
     }
 
     fn tls(&self, identity: Option<&Identity>) -> TlsConnector {
-        let certificate = identity.map(|identity| {
-            Reloadable::new(&self.pki.client(identity, now_s()).expect("certificate")).expect("usable")
-        });
+        self.tls_of(&self.pki, identity)
+    }
+
+    /// With a certificate that these authorities have issued.
+    fn tls_of(&self, pki: &Pki, identity: Option<&Identity>) -> TlsConnector {
+        let certificate = identity
+            .map(|identity| Reloadable::new(&pki.client(identity, now_s()).expect("certificate")).expect("usable"));
         let mut config = client_config(Trust::Authorities(self.pki.ca_pem()), certificate).expect("tls");
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         TlsConnector::from(Arc::new(config))
     }
 
     async fn connect(&self, identity: Option<&Identity>) -> SendRequest<Empty<Bytes>> {
+        self.connect_with(self.tls(identity)).await
+    }
+
+    async fn connect_with(&self, tls: TlsConnector) -> SendRequest<Empty<Bytes>> {
         let stream = TcpStream::connect(self.address).await.expect("connects");
         let name = "n1".try_into().expect("name");
-        let stream = self.tls(identity).connect(name, stream).await.expect("handshake");
+        let stream = tls.connect(name, stream).await.expect("handshake");
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("http");
         tokio::spawn(async move { drop(connection.with_upgrades().await) });
         sender

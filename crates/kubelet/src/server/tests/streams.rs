@@ -173,6 +173,37 @@ async fn bad_requests_do_not_reach_the_runtime() {
     assert!(lock(&world.node.asked).is_empty());
 }
 
+/// Who has a shell open everywhere must not keep the node from being looked after.
+#[tokio::test]
+async fn what_goes_on_takes_no_place_of_who_asks_one_thing_after_another() {
+    let settings = Settings { max_connections: 1, max_streams: 1, ..Settings::default() };
+    let world = World::with(settings).await.with_pod(ContainerState::Running);
+    let attach = || request(Method::POST, "/attach/ns/p/c?input=1&output=1", SPDY);
+    for _ in 0..2 {
+        let first = runtime(&world, SPDY_ANSWER).await;
+        // Who has ended may not have left yet.
+        let mut response = loop {
+            let response = world.send(attach()).await;
+            if response.status().as_u16() != 429 {
+                break response;
+            }
+        };
+        assert_eq!(response.status().as_u16(), 101);
+        let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.expect("upgrades"));
+        assert_eq!(world.get("/healthz").await, (200, "ok".into()));
+        // One more is refused; the runtime's streaming server is not asked for it.
+        let (code, said) = text(world.send(attach()).await).await;
+        assert!(code == 429 && said.starts_with("1 streams go on already"), "{code} {said}");
+        assert_eq!(world.get("/healthz").await, (200, "ok".into()));
+        // What has ended leaves its place to another.
+        stream.shutdown().await.expect("closes its half");
+        let mut rest = String::new();
+        tokio::time::timeout(LONG, stream.read_to_string(&mut rest)).await.expect("ends").expect("reads");
+        assert_eq!(rest, "bye");
+        first.await.expect("no panic");
+    }
+}
+
 #[tokio::test]
 async fn joined_streams_end_with_the_server() {
     let mut world = World::new().await.with_pod(ContainerState::Running);
