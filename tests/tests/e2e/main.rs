@@ -1,0 +1,37 @@
+//! End-to-end tests on real parts, all in one program: each of their own would be linked with the same libraries once more.
+
+mod aggregated;
+mod apply;
+mod attach;
+mod bad_input;
+mod clients;
+mod clones;
+mod cluster;
+mod controllers;
+mod data_volumes;
+mod devices;
+mod drills;
+mod flex;
+mod gpu;
+mod join;
+mod kube_rs;
+mod kubelet;
+mod machine_features;
+mod machine_kernel;
+mod machine_life;
+mod machines;
+mod networks;
+mod nodes;
+mod operations;
+mod pods;
+mod power_cut;
+mod readme;
+mod resize;
+mod roles;
+mod schedulers;
+mod scheduling;
+mod snapshots;
+mod storage;
+mod volumes;
+mod watchdog;
+mod workloads;
