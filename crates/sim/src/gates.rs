@@ -8,7 +8,7 @@
 //!
 //! All three write to one status, whenever they like, and none may take back what another one has said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{ApiRequest, ContentType, Rng};
@@ -100,15 +100,21 @@ fn sighting(pod: &Value) -> ApiRequest {
     ApiRequest::patch(&Pod::resource(), namespace, name, "status", ContentType::JsonPatch, &patch)
 }
 
+/// What says nothing may be there or not: a server writes a status as it has it.
+fn said(value: &Value) -> Value {
+    let fields = |all: &serde_json::Map<String, Value>| all.clone().into_iter().filter(|(_, v)| !v.is_null()).collect();
+    value.as_object().map_or_else(|| value.clone(), |all| Value::Object(fields(all)))
+}
+
 /// A pod's conditions by their types: those of others, or all but those.
-fn told(pod: &Value, of_others: bool) -> BTreeMap<&str, &Value> {
-    let all = conditions(pod).map(|condition| (text(condition, "/type"), condition));
+fn told(pod: &Value, of_others: bool) -> BTreeMap<&str, Value> {
+    let all = conditions(pod).map(|condition| (text(condition, "/type"), said(condition)));
     all.filter(|(name, _)| name.starts_with(OF_OTHERS) == of_others).collect()
 }
 
 /// What a pod's status says but for conditions.
-fn rest(pod: &Value) -> BTreeMap<&str, &Value> {
-    let fields = pod["status"].as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value));
+fn rest(pod: &Value) -> BTreeMap<&str, Value> {
+    let fields = pod["status"].as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), said(value)));
     fields.filter(|(name, _)| *name != "conditions").collect()
 }
 
@@ -119,9 +125,16 @@ fn taken_back(before: &Value, after: &Value) -> Option<String> {
     if let Some(gone) = had.keys().find(|name| !has.contains_key(*name)) {
         return Some(format!("{gone} is lost"));
     }
-    let is_a_kubelets = told(before, false) != told(after, false) || rest(before) != rest(after);
-    let other = has.iter().find(|(name, condition)| had.get(*name) != Some(*condition)).filter(|_| is_a_kubelets)?;
-    Some(format!("{} becomes {} with what its kubelet says", other.0, other.1))
+    let own = others(&told(before, false), &told(after, false)).chain(others(&rest(before), &rest(after))).next()?;
+    let (name, other) = has.iter().find(|(name, condition)| had.get(*name) != Some(*condition))?;
+    Some(format!("{name} becomes {other} with what its kubelet says of {own}"))
+}
+
+/// What two tellings do not have in common.
+fn others<'a>(before: &BTreeMap<&'a str, Value>, after: &BTreeMap<&'a str, Value>) -> impl Iterator<Item = &'a str> {
+    let names: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
+    let differ: Vec<&str> = names.into_iter().filter(|name| before.get(name) != after.get(name)).collect();
+    differ.into_iter()
 }
 
 /// Whether all of a pod's gates are open.
@@ -172,7 +185,10 @@ mod tests {
     fn pod(text: &str) -> Value {
         let condition = |word: &str| {
             let (name, status) = word.split_once('=').unwrap();
-            json!({"type": name, "status": status})
+            match status.strip_suffix('?') {
+                Some(status) => json!({"type": name, "status": status, "lastProbeTime": null}),
+                None => json!({"type": name, "status": status}),
+            }
         };
         let all: Value = text.split_whitespace().map(condition).collect();
         json!({"metadata": {"namespace": "default", "name": "gated0", "labels": {LABEL: "true"}},
@@ -190,6 +206,8 @@ mod tests {
             (open.clone(), format!("{open} {SEEN}=True"), None),
             // The kubelet does, beside it or instead of it.
             (shut.clone(), format!("{shut} Ready=False"), None),
+            // A condition says the same without what says nothing.
+            (format!("{shut} Ready=False?"), format!("{open} Ready=False"), None),
             (open.clone(), "Ready=True".to_owned(), Some("is lost")),
             (open.clone(), String::new(), Some("is lost")),
             (format!("{open} Ready=False"), format!("{shut} Ready=True"), Some("with what its kubelet says")),

@@ -191,7 +191,7 @@ impl World {
         // elected, the API server is in the same process, as in `carrack up`, and what has not arrived ends with both.
         let dead = |flight: &Flight| flight.label.ends_with(LATE) && self.life(flight.role) != Some(flight.life);
         let dead = |flight: &Flight| !self.swarm.elect && dead(flight);
-        if self.server.flight(id).is_some_and(dead) {
+        if self.server.flight(id).is_some_and(|flight| dead(flight) || self.comes_too_late(flight)) {
             drop(self.server.drop_flight(id));
             return;
         }
@@ -201,6 +201,15 @@ impl World {
         if let Some(flight) = self.server.drop_flight(id) {
             self.unanswered(&flight, "the API server is not there");
         }
+    }
+
+    /// Whether somebody takes a hollow node out of the cluster that has its power again: he would see that, and let it be, since
+    /// a kubelet registers its node only when it starts.
+    fn comes_too_late(&self, flight: &Flight) -> bool {
+        let removed = flight.label.strip_prefix("DELETE /api/v1/nodes/").filter(|_| flight.role == Role::User);
+        let name = removed.and_then(|rest| rest.split_whitespace().next()).unwrap_or_default();
+        (0..crate::controllers::NODES)
+            .any(|n| !self.vanished.contains(&n) && crate::controllers::nodes().name(n) == name)
     }
 
     pub(super) fn unanswered(&mut self, flight: &Flight, why: &str) {
