@@ -76,10 +76,10 @@ impl Statics {
     }
 }
 
-/// Whether a pod that is told to be over has come to that by itself, for good: all of its containers have ended, or one that it begins
-/// with has failed, and none of these is started again. One that its kubelet has ended with the machine has not, and neither has one
-/// that was turned away.
-fn ended_by_itself(pod: &Pod, told: &PodStatus) -> bool {
+/// The phase of a pod that is told to be over and has come to that by itself, for good: all of its containers have ended, or one that
+/// it begins with has failed, and none of these is started again. One that its kubelet has ended with the machine has none, and neither
+/// has one that was turned away.
+fn own_end(pod: &Pod, told: &PodStatus) -> Option<&'static str> {
     let code = |c: &Container| {
         let state = statuses(told).find(|s| s.name == c.name)?.state.as_ref()?;
         state.terminated.as_ref().map(|end| end.exit_code)
@@ -88,14 +88,18 @@ fn ended_by_itself(pod: &Pod, told: &PodStatus) -> bool {
     let failed = |c: &Container| code(c).is_some_and(|code| code != 0 && stays_over(ContainerKind::Init, c, code));
     let ended = |c: &Container| code(c).is_some_and(|code| stays_over(ContainerKind::Regular, c, code));
     let spec = pod::spec(pod);
-    spec.init_containers.iter().flatten().any(failed)
-        || !spec.containers.is_empty() && spec.containers.iter().all(ended)
+    if spec.init_containers.iter().flatten().any(failed) {
+        return Some("Failed");
+    }
+    let has_ended = !spec.containers.is_empty() && spec.containers.iter().all(ended);
+    let well = spec.containers.iter().all(|c| code(c) == Some(0));
+    has_ended.then_some(if well { "Succeeded" } else { "Failed" })
 }
 
 /// A pod as an earlier life of the kubelet has recorded it. That a static one is over counts only if it has ended by itself: it comes
 /// back with the machine that was shut down, as upstream's does, whose kubelet records no end of it.
 pub(super) fn recorded(mut pod: Pod) -> Pod {
-    let lasts = pod.status.as_ref().is_none_or(|told| ended_by_itself(&pod, told));
+    let lasts = pod.status.as_ref().is_none_or(|told| own_end(&pod, told).is_some());
     let is_over = pod::is_static(&pod) && pod::is_terminal(&pod);
     if let Some(status) = pod.status.as_mut().filter(|_| is_over && !lasts) {
         status.phase = None;
@@ -232,12 +236,22 @@ impl KubeletCore {
         is_its_name && pod::is_static(&w.pod)
     }
 
-    /// Whether somebody else says that a static pod is over, such as who collects the pods of a node whose Node is gone. The API has
-    /// but a picture of it, and that it ends its manifest alone can say (upstream's kubelet reads no mirror's status). What was told
-    /// in an earlier life is believed of a pod that has come to its end by itself.
-    fn is_others_word(w: &Worker, told: &PodStatus) -> bool {
-        let is_over = matches!(told.phase.as_deref(), Some("Succeeded" | "Failed"));
-        is_over && w.stopping.is_none() && (w.admission != Admission::Undecided || !ended_by_itself(&w.pod, told))
+    /// What counts of the phase that a mirror tells. Somebody else may say that a static pod is over, such as who collects the pods of
+    /// a node whose Node is gone; but the API has a picture of it alone, and that it ends its manifest alone can say (upstream's
+    /// kubelet reads no mirror's status). How it has ended is said once. What was told in an earlier life, of which there is no record,
+    /// is believed of a pod that has come to its end by itself: how, its containers say.
+    fn phase_of_mirror(w: &Worker, told: &PodStatus) -> Option<String> {
+        let over = |phase: &&str| matches!(*phase, "Succeeded" | "Failed");
+        let said = w.pod.status.as_ref().and_then(|status| status.phase.as_deref()).filter(over);
+        let by_itself = || own_end(&w.pod, told);
+        let own = match (&w.admission, &w.stopping) {
+            _ if told.phase.as_deref().filter(over).is_none() => told.phase.as_deref(),
+            (_, Some(stopping)) if stopping.because.is_some() => said.or(told.phase.as_deref()),
+            (_, Some(_)) => said.or_else(by_itself).or(told.phase.as_deref()),
+            (Admission::Undecided, None) => said.or_else(by_itself),
+            (_, None) => None,
+        };
+        own.map(str::to_owned)
     }
 
     /// A mirror was seen or is gone. Its status is the static pod's, but for an end that is not told from here.
@@ -251,8 +265,8 @@ impl KubeletCore {
         } else if w.mirror.as_ref().is_none_or(|m| m.uid() != mirror.uid() || mirror.revision() >= m.revision()) {
             w.mirror = Some(mirror.clone());
             let mut status = mirror.status.clone();
-            if let Some(told) = status.as_mut().filter(|told| Self::is_others_word(w, told)) {
-                told.phase = None;
+            if let Some(told) = status.as_mut() {
+                told.phase = Self::phase_of_mirror(w, told);
             }
             let told = Pod { status, ..Pod::clone(&w.desired) };
             w.take(Arc::new(told), self.resizes.allocated.get(&uid));
@@ -358,17 +372,17 @@ mod tests {
         let waits = || json!({"name": "c", "state": {"waiting": {}}});
         // How the pod's containers are started again, what is told of them, and of those that it begins with.
         for (policy, regular, init, expected) in [
-            ("Always", json!([over("c", 0)]), json!([]), false),
-            ("Always", json!([over("c", 137)]), json!([]), false),
-            ("OnFailure", json!([over("c", 0)]), json!([]), true),
-            ("OnFailure", json!([over("c", 137)]), json!([]), false),
-            ("Never", json!([over("c", 137)]), json!([]), true),
-            ("Never", json!([runs()]), json!([]), false),
-            ("Never", json!([waits()]), json!([over("i", 0)]), false),
-            ("Never", json!([waits()]), json!([over("i", 1)]), true),
-            ("Always", json!([waits()]), json!([over("i", 1)]), false),
+            ("Always", json!([over("c", 0)]), json!([]), None),
+            ("Always", json!([over("c", 137)]), json!([]), None),
+            ("OnFailure", json!([over("c", 0)]), json!([]), Some("Succeeded")),
+            ("OnFailure", json!([over("c", 137)]), json!([]), None),
+            ("Never", json!([over("c", 137)]), json!([]), Some("Failed")),
+            ("Never", json!([runs()]), json!([]), None),
+            ("Never", json!([waits()]), json!([over("i", 0)]), None),
+            ("Never", json!([waits()]), json!([over("i", 1)]), Some("Failed")),
+            ("Always", json!([waits()]), json!([over("i", 1)]), None),
             // It was turned away.
-            ("Never", Value::Null, Value::Null, false),
+            ("Never", Value::Null, Value::Null, None),
         ] {
             let uid = "0".repeat(HASH_LENGTH);
             let annotations = json!({HASH: uid, SOURCE: "file"});
@@ -379,9 +393,9 @@ mod tests {
             let pod: Pod = serde_json::from_value(object).unwrap();
             assert!(pod::is_static(&pod));
             let status = pod.status.clone().unwrap();
-            assert_eq!(ended_by_itself(&pod, &status), expected, "{told}");
+            assert_eq!(own_end(&pod, &status), expected, "{told}");
             let phase = recorded(pod).status.unwrap().phase;
-            assert_eq!(phase.is_some(), expected, "{told}");
+            assert_eq!(phase.is_some(), expected.is_some(), "{told}");
         }
     }
 

@@ -198,7 +198,7 @@ impl Store for EmbeddedStore {
     }
 
     fn revision(&self) -> Revision {
-        self.published.visible()
+        self.published.newest()
     }
 
     fn fault(&self) -> Option<StoreError> {

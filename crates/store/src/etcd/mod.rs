@@ -176,7 +176,7 @@ impl Store for EtcdStore {
     }
 
     fn revision(&self) -> Revision {
-        self.shared.mirror.published.visible()
+        self.shared.mirror.published.newest()
     }
 
     fn sync(&self) -> StoreFuture<'_, Revision> {

@@ -158,7 +158,7 @@ impl Store for MemStore {
     }
 
     fn revision(&self) -> Revision {
-        self.published.visible()
+        self.published.newest()
     }
 
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {

@@ -34,8 +34,13 @@ impl Published {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The newest revision. It is told a moment before the state of that revision can be read, but whoever
-    /// reads then waits for that state.
+    /// The revision of the newest state: not older than what any watch has told.
+    pub(crate) fn newest(&self) -> Revision {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).revision()
+    }
+
+    /// How far watches are known to have all that there is. It is told a moment before the state of that revision can be read, but
+    /// whoever reads then waits for that state; and a moment after a watch may tell of it.
     pub(crate) fn visible(&self) -> Revision {
         Revision(self.visible.load(Ordering::Acquire))
     }

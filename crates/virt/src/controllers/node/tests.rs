@@ -214,7 +214,8 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
     let mut c = NodeController::default();
     let mut mark = |s: i64, pods: Vec<Pod>| {
         let ended = instance("Failed", "true", "1");
-        let caches = indexed().with(silent.to_vec()).with([lease(6, 1, false)]).with([ended]).with(pods);
+        let caches =
+            indexed().with(silent.to_vec()).with_source(fence::leases(), [lease(6, 1, false)]).with([ended]).with(pods);
         words(&c.reconcile(&Key::new("", "n"), &caches.view(), Time::from_unix_s(1000 + s)))
     };
     assert_eq!(mark(0, vec![launcher()]), [""; 0]);
@@ -233,7 +234,11 @@ fn launchers_count_whatever_their_labels_say() {
         }
         let silent = [node("false", None)];
         let caches = |vmi: VirtualMachineInstance| {
-            indexed().with(silent.clone()).with([lease(9, 3, true)]).with([vmi]).with([pod.clone()])
+            indexed()
+                .with(silent.clone())
+                .with_source(fence::leases(), [lease(9, 3, true)])
+                .with([vmi])
+                .with([pod.clone()])
         };
         let ended = caches(instance("Failed", "true", "3"));
         assert_eq!(launched("n", &ended.view()).count(), usize::from(is_launcher), "{name} {is_labelled}");
@@ -259,8 +264,11 @@ fn a_launcher_that_has_ended_stays_as_long_as_its_instance() {
         change(&mut pod, &mut vmi);
         for reason in ["", NODE_UNRESPONSIVE] {
             vmi.status.get_or_insert_default().reason = reason.to_owned();
-            let caches =
-                indexed().with([node("false", None)]).with([lease(9, 3, true)]).with([vmi.clone()]).with([pod.clone()]);
+            let caches = indexed()
+                .with([node("false", None)])
+                .with_source(fence::leases(), [lease(9, 3, true)])
+                .with([vmi.clone()])
+                .with([pod.clone()]);
             let plan =
                 RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000));
             let deletes = plan.writes.iter().filter(|write| matches!(write, Write::Delete { .. })).count();
@@ -301,7 +309,7 @@ fn a_dead_machine_leaves_its_disks() {
         for (phase, last) in [("Running", "v fails"), ("Failed", "p goes")] {
             let caches = indexed()
                 .with([node("false", None)])
-                .with([lease(9, 3, true)])
+                .with_source(fence::leases(), [lease(9, 3, true)])
                 .with([vmi(phase)])
                 .with([launcher()])
                 .with([claim("bound", Some("pv")), claim("unbound", None)])
@@ -355,7 +363,7 @@ fn a_dead_machine_leaves_what_its_node_has_named() {
         });
         let caches = indexed()
             .with([silent.clone()])
-            .with([lease(9, 3, true)])
+            .with_source(fence::leases(), [lease(9, 3, true)])
             .with([vmi.clone()])
             .with([launcher()])
             .with(claim)
