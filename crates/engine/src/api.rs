@@ -104,6 +104,11 @@ impl Selector {
         let Self { namespace: only, labels, fields } = self;
         labels.is_empty() && fields.is_empty() && (only.is_empty() || only == namespace)
     }
+    /// Whether it selects everything that there is where it selects at all: in its namespace, or in every one.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_all_of(&self.namespace)
+    }
     /// Whether it selects everything.
     #[must_use]
     pub fn is_all(&self) -> bool {

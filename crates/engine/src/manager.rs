@@ -421,7 +421,7 @@ impl Manager {
             self.held.dropped(&source);
             // What was written there is shown to nobody any more.
             let (group, plural) = (&source.resource.group, &source.resource.plural);
-            if !self.informers.keys().any(|s| s.selector.is_all() && is_of(s, group, plural)) {
+            if !self.informers.keys().any(|s| s.selector.is_whole() && is_of(s, group, plural)) {
                 self.unseen.shown(group, plural, u64::MAX);
             }
             for hosted in &mut self.hosted {
@@ -507,7 +507,7 @@ impl Manager {
     fn release(&mut self, now: Time, source: &Source, deltas: &[Box<dyn Any>]) {
         let (group, plural) = (&source.resource.group, &source.resource.plural);
         if self.unseen.has_written(group, plural) {
-            let of = |s: &Source| s.selector.is_all() && is_of(s, group, plural);
+            let of = |s: &Source| s.selector.is_whole() && is_of(s, group, plural);
             let all = self.informers.iter().filter(|(s, _)| of(s)).map(|(_, informer)| informer.revision());
             self.unseen.shown(group, plural, all.min().unwrap_or(u64::MAX));
         }

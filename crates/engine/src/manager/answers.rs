@@ -189,7 +189,8 @@ impl Manager {
     fn wait_for_what_was_read(&mut self, i: usize, key: &Key, read: &Write, result: &Result<ApiResponse, ApiError>) {
         let revision =
             result.as_ref().ok().and_then(|reply| reply.object::<PartialObject>().ok()).map_or(0, |o| o.revision());
-        let sources = self.sources_of(i, read).into_iter().filter(|source| source.selector.is_all());
+        let namespace = read.key().namespace;
+        let sources = self.sources_of(i, read).into_iter().filter(|source| source.selector.is_all_of(&namespace));
         let barriers: Vec<Barrier> = sources.map(|source| Barrier::AtLeast(source, revision)).collect();
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.barriers.extend(barriers);

@@ -83,7 +83,8 @@ impl Manager {
 
     /// Has a revision asked for that is newer than anything a lost request can have done before now.
     fn probe(&mut self, i: usize, key: Key, write: &Write, fx: &mut Effects<Never>) {
-        let Some(source) = self.sources_of(i, write).into_iter().find(|s| s.selector.is_all()) else { return };
+        let shows = |s: &Source| s.selector.is_all_of(&write.key().namespace);
+        let Some(source) = self.sources_of(i, write).into_iter().find(shows) else { return };
         if let Some(run) = self.hosted[i].runs.get_mut(&key) {
             // Held until the reply says which revision to wait for.
             run.barriers.push(Barrier::AtLeast(source.clone(), u64::MAX));

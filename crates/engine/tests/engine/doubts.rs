@@ -30,6 +30,27 @@ impl Controller for Writer {
     }
 }
 
+/// The same, of the config maps of one namespace alone.
+struct Near;
+
+fn near() -> Source {
+    Source::within::<ConfigMap>("ns")
+}
+
+impl Controller for Near {
+    fn name(&self) -> &'static str {
+        "near"
+    }
+    fn setup(&self, s: &mut Setup<'_>) {
+        s.watch_source::<ConfigMap>(near(), |map, _| vec![Key::of(map)]);
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let map = view.cache_of::<ConfigMap>(&near()).and_then(|cache| cache.get(&key.namespace, &key.name));
+        let seen = json!({"metadata": {"annotations": {"seen": "yes"}}});
+        map.map_or_else(Plan::none, |map| Plan::none().patch(map.as_ref(), seen))
+    }
+}
+
 /// Has something done to each config map, and writes to those of which it is told that it was not.
 struct Caller;
 
@@ -183,4 +204,19 @@ fn who_is_in_doubt_twice_waits_for_both() {
     world.pass(Duration::from_secs(2));
     assert_eq!(world.patches.len(), MAPS);
     assert!(world.questions.is_empty());
+}
+
+/// Who reads one namespace alone has to be shown there what became of it.
+#[test]
+fn who_is_in_doubt_waits_for_the_cache_of_one_namespace() {
+    let mut world = World::of(Near);
+    assert_eq!(world.patches.len(), MAPS);
+    world.lose(1);
+    let question = world.question();
+    world.answer(question, ok(&list(30, 1)));
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.patches.len(), MAPS - 1, "its cache does not show that yet");
+    world.shows(30);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.patches.len(), MAPS);
 }

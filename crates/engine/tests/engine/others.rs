@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, Controller, Core as _, Effect, Effects, Input, Key, Manager, Method,
-    Never, Plan, Premise, Rng, Setup, StatusError, Time, TimerId, View, WatchId, WatchItem,
+    Never, Plan, Premise, Rng, Setup, Source, StatusError, Time, TimerId, View, WatchId, WatchItem,
 };
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -44,6 +44,33 @@ impl Controller for Marks {
     }
 }
 
+/// Sets its label likewise, reads one namespace alone, and waits for a config map of this name there.
+struct Near {
+    name: &'static str,
+    after: &'static str,
+}
+
+fn near() -> Source {
+    Source::within::<ConfigMap>("ns")
+}
+
+impl Controller for Near {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_source::<ConfigMap>(near(), |_, _| vec![Key::new("ns", "m")]);
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some(maps) = view.cache_of::<ConfigMap>(&near()) else { return Plan::none() };
+        let (map, after) = (maps.get("ns", &key.name), maps.get("ns", self.after));
+        let Some(map) = map.filter(|map| after.is_some() && map.label(self.name).is_none()) else {
+            return Plan::none();
+        };
+        Plan::none().patch(map.as_ref(), json!({"metadata": {"labels": {self.name: "yes"}}}))
+    }
+}
+
 fn map(revision: u64, labels: &[&str]) -> Value {
     let labels: serde_json::Map<String, Value> = labels.iter().map(|l| ((*l).to_owned(), "yes".into())).collect();
     json!({"metadata": {"namespace": "ns", "name": "m", "uid": "u", "resourceVersion": revision.to_string(),
@@ -60,7 +87,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(controllers: [Marks; 2]) -> Self {
+    fn new<C: Controller + 'static>(controllers: [C; 2]) -> Self {
         let [one, two] = controllers;
         let core = Manager::new("test", Rng::new(1)).with(one).with(two);
         let mut run = Self {
@@ -136,6 +163,22 @@ fn a_write_waits_for_anothers_and_rests_on_its_outcome() {
         assert_eq!(run.writes(), []);
         assert!(run.core.is_idle());
     }
+}
+
+/// A cache of one namespace has got on, and not so far.
+#[test]
+fn what_a_cache_of_one_namespace_does_not_show_yet_is_waited_for() {
+    let mut run = Run::new([Near { name: "a", after: "m" }, Near { name: "b", after: "o" }]);
+    assert_eq!(run.writes(), patch("5"));
+    run.answer(&map(7, &["a"]));
+    run.tell(&json!({"metadata": {"namespace": "ns", "name": "o", "uid": "o", "resourceVersion": "6"}}));
+    assert_eq!(run.writes(), [], "the second rests on what the first has written");
+    run.tell(&map(7, &["a"]));
+    assert_eq!(run.writes(), patch("7"));
+    run.answer(&map(8, &["a", "b"]));
+    run.tell(&map(8, &["a", "b"]));
+    assert_eq!(run.writes(), []);
+    assert!(run.core.is_idle());
 }
 
 #[test]

@@ -39,6 +39,9 @@ const PRESS_PERIOD: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Longest wait.
 const MAX_RETRY: Duration = Duration::from_secs(5);
+/// How often it is looked what is left of a guest that runs under the Lease: when the promise is over in between, enough time is left
+/// to end it ([`crate::fence`]).
+const BOUND_RETRY: Duration = Duration::from_secs(1);
 /// How often a guest's agent is asked.
 const AGENT_PERIOD: Duration = Duration::from_secs(120);
 /// How soon it is asked again where it has credentials: who changes their Secret waits for no more than that.
@@ -214,7 +217,7 @@ impl Guest {
             }
             (Flight::Look(_), Reply::Processes(left)) => {
                 self.dead = !left;
-                self.retry_at = left.then(|| now + MAX_RETRY);
+                self.retry_at = left.then(|| now + if self.record.bound { BOUND_RETRY } else { MAX_RETRY });
             }
             // A launcher's state comes by the watch alone, so that states are seen in their order.
             _ => {}

@@ -117,6 +117,25 @@ fn a_bound_guest_that_is_said_to_have_ended_is_waited_for() {
     rig.answer(|op| matches!(op, Op::Drop(uid) if uid == "vmi"), Ok(Reply::Done));
 }
 
+/// It was looked what is left of it a moment before the promise was over: what has taken its place elsewhere waits for nobody.
+#[test]
+fn a_bound_guest_that_is_waited_for_is_ended_when_its_promise_is_over() {
+    let mut rig = bound();
+    runs(&mut rig);
+    rig.pass(Duration::from_secs(2));
+    let Op::Promise(_, until) = rig.expect(|op| matches!(op, Op::Promise(..))).op else { panic!("no promise") };
+    rig.domain(Phase::Ended, Some(EndReason::Killed));
+    rig.remove(VMI);
+    rig.cut_off = true;
+    let rest = until.since(rig.now) + Duration::from_millis(900);
+    rig.pass(rest);
+    rig.ops.retain(|out| !matches!(out.op, Op::Promise(..)));
+    rig.answer(|op| matches!(op, Op::LookForProcesses(_)), Ok(Reply::Processes(true)));
+    rig.pass(Duration::from_millis(1100));
+    rig.answer(|op| matches!(op, Op::Destroy(_)), Ok(Reply::Processes(false)));
+    rig.expect(|op| matches!(op, Op::Unwatch(_)));
+}
+
 /// Its record cannot be read, or the disk has lost it.
 #[test]
 fn a_bound_guest_without_its_record_is_promised_on() {
