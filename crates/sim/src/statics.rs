@@ -305,6 +305,11 @@ fn wrong(node: &Node, observer: &Observer) -> BTreeMap<String, String> {
                 let (phase, told) = (text(mirror, "/status/phase"), told(mirror));
                 Some(format!("runs in {runs:?}, and its mirror is told to be {phase:?} in {told:?}"))
             }
+            // Clients show that in the place of its phase.
+            Some(mirror) if runs.is_some() && !text(mirror, "/status/reason").is_empty() => {
+                let reason = text(mirror, "/status/reason");
+                Some(format!("runs, and its mirror is told to have ended: {reason:?}"))
+            }
             Some(_) => None,
         };
         found.extend(why.map(|why| (name.clone(), why)));

@@ -53,7 +53,8 @@ pub(super) async fn serve<S, E>(
         let own = inode(&path);
         let served = server(listener);
         let replaced = async {
-            while inode(&path) == own {
+            // Without a file at all it was removed already.
+            while own.is_some() && inode(&path) == own {
                 tokio::time::sleep(LOOK).await;
             }
         };
@@ -75,6 +76,7 @@ pub(super) async fn serve<S, E>(
     }
 }
 
+/// Which file is at a path; none where there is none.
 fn inode(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|m| m.ino())
 }
@@ -127,5 +129,21 @@ mod tests {
             }
             task.abort();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_is_removed_before_anybody_looks_is_made_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kubelet.sock");
+        let listener = open(&path).expect("it listens");
+        fs::remove_file(&path).expect("removed");
+        let task = tokio::spawn(serve(path.clone(), "nobody", open, listener, greet));
+        let greeted = async {
+            while !is_greeted(&path).await {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(LOOK * 600, greeted).await.expect("somebody listens again");
+        task.abort();
     }
 }

@@ -262,7 +262,6 @@ impl Plugins {
     }
 }
 
-/// Which file is at a path; none where there is none.
 async fn within<T>(limit: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, OpError> {
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(r)) => Ok(r.into_inner()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::lane::WAITING_FOR_DEVICE;
 use super::sync::{ran_before, with_facts};
@@ -213,13 +213,19 @@ impl KubeletCore {
         let told = w.mirror.as_ref().filter(|_| is_static).unwrap_or(&w.pod);
         // On what it rests: others have their conditions in it, too.
         let on = told.metadata.resource_version.as_ref();
-        let patch = json!({
+        let mut patch = json!({
             "metadata": {
                 "uid": told.uid(),
                 "resourceVersion": on.filter(|_| self.planted != Some(Planted::StatusesOverwrite)),
             },
             "status": status,
         });
+        // One that is back from an end is not to be called ended still, and what a patch does not name stays.
+        if let Some(said) = patch.get_mut("status").and_then(Value::as_object_mut).filter(|_| is_static) {
+            for key in ["reason", "message"] {
+                said.entry(key).or_insert(Value::Null);
+            }
+        }
         let call = fx.api(ApiRequest::patch(
             &Pod::resource(),
             w.pod.namespace(),

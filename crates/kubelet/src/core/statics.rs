@@ -102,9 +102,15 @@ pub(super) fn recorded(mut pod: Pod) -> Pod {
     let lasts = pod.status.as_ref().is_none_or(|told| own_end(&pod, told).is_some());
     let is_over = pod::is_static(&pod) && pod::is_terminal(&pod);
     if let Some(status) = pod.status.as_mut().filter(|_| is_over && !lasts) {
-        status.phase = None;
+        take_end_back(status);
     }
     pod
+}
+
+/// Takes it back that a pod is over, and why: of one that goes on, nothing is said of an end (upstream's kubelet makes up the status
+/// of a static pod anew).
+fn take_end_back(status: &mut PodStatus) {
+    (status.phase, status.reason, status.message) = (None, None, None);
 }
 
 impl KubeletCore {
@@ -219,7 +225,7 @@ impl KubeletCore {
 
     /// Whether a static pod has to wait for another one of its name, such as that of its manifest before it was changed: until that
     /// has ended both would have the same ports, and the same directories of the node (upstream's `allowStaticPodStart`,
-    /// `pkg/kubelet/pod_workers.go`).
+    /// `pkg/kubelet/pod_workers.go`). Whether it has, the runtime says: what its mirror tells may be somebody else's word.
     pub(super) fn waits_for_namesake(&self, uid: &Uid, pod: &Pod) -> bool {
         if self.planted == Some(Planted::NamesakesTogether) {
             return false;
@@ -227,7 +233,7 @@ impl KubeletCore {
         let is_namesake =
             |w: &Worker| pod::is_static(&w.pod) && (w.pod.namespace(), w.pod.name()) == (pod.namespace(), pod.name());
         let mut others = self.workers.iter().filter(|(other, w)| *other != uid && w.confirmed && is_namesake(w));
-        pod::is_static(pod) && others.any(|(other, w)| self.takes_room(other, w))
+        pod::is_static(pod) && others.any(|(other, w)| self.takes_room(other, w) || self.is_alive(other))
     }
 
     /// Whether a pod is the picture of one that is here: whoever may make pods may call his one the picture of any.
@@ -266,7 +272,12 @@ impl KubeletCore {
             w.mirror = Some(mirror.clone());
             let mut status = mirror.status.clone();
             if let Some(told) = status.as_mut() {
-                told.phase = Self::phase_of_mirror(w, told);
+                let phase = Self::phase_of_mirror(w, told);
+                if phase.is_none() {
+                    take_end_back(told);
+                } else {
+                    told.phase = phase;
+                }
             }
             let told = Pod { status, ..Pod::clone(&w.desired) };
             w.take(Arc::new(told), self.resizes.allocated.get(&uid));
@@ -386,7 +397,8 @@ mod tests {
         ] {
             let uid = "0".repeat(HASH_LENGTH);
             let annotations = json!({HASH: uid, SOURCE: "file"});
-            let told = json!({"phase": "Failed", "containerStatuses": regular, "initContainerStatuses": init});
+            let told = json!({"phase": "Failed", "reason": "r", "message": "m", "containerStatuses": regular,
+                "initContainerStatuses": init});
             let object = json!({"metadata": {"name": "p", "namespace": "n", "uid": uid, "annotations": annotations},
                 "spec": {"restartPolicy": policy, "containers": [{"name": "c"}], "initContainers": [{"name": "i"}]},
                 "status": told});
@@ -394,8 +406,10 @@ mod tests {
             assert!(pod::is_static(&pod));
             let status = pod.status.clone().unwrap();
             assert_eq!(own_end(&pod, &status), expected, "{told}");
-            let phase = recorded(pod).status.unwrap().phase;
-            assert_eq!(phase.is_some(), expected.is_some(), "{told}");
+            let status = recorded(pod).status.unwrap();
+            for said in [status.phase, status.reason, status.message] {
+                assert_eq!(said.is_some(), expected.is_some(), "{told}");
+            }
         }
     }
 

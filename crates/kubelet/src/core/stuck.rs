@@ -5,6 +5,7 @@
 //!                            └ for long, by listing after listing ─▶ stopped, and started anew once it is known to be over
 //!
 //!   stop fails ─▶ is tried again ─ its time is over ─▶ its sandbox is stopped all the same
+//!                  └ it is not to end any more ─▶ as if nobody had tried
 //! ```
 //!
 //! A runtime that starts anew may not reach the shim of a container at once, and one whose shim is lost it never reaches again.
@@ -22,6 +23,7 @@ use carrack_engine::Time;
 
 use super::worker::{Killing, PodRuntime};
 use super::{Fx, KubeletCore};
+use crate::pods::plan::Kill;
 use crate::runtime::{ContainerState, Uid};
 
 /// How long a container has to be unknown until it is stopped, and how many listings have to say so.
@@ -79,6 +81,11 @@ impl Stuck {
     pub fn was_not_stopped(&mut self, id: &str, over_at: Time) {
         let at = self.unstopped.entry(id.to_owned()).or_insert(over_at);
         *at = (*at).min(over_at);
+    }
+
+    /// These are to end. Of the others nobody counts as one who could not be stopped: when he is to end later, he has all his time.
+    pub fn are_to_end(&mut self, kills: &[Kill], killing: &BTreeMap<String, Killing>) {
+        self.unstopped.retain(|id, _| killing.contains_key(id) || kills.iter().any(|kill| kill.id == *id));
     }
 
     /// Looks whose time is over.

@@ -219,6 +219,7 @@ impl KubeletCore {
         if self.planted == Some(Planted::DebuggedAgain) {
             plan.start.extend(crate::planted::debug_again(&pod, &runtime.containers));
         }
+        w.stuck.are_to_end(&plan.kill, &w.killing);
         w.end.clone_from(&plan.end);
         if w.end.is_some() {
             return;

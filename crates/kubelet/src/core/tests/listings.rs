@@ -112,3 +112,23 @@ fn a_sandbox_that_has_died_goes_with_what_cannot_be_stopped_once_that_had_its_ti
         assert_eq!((ready, w.node.running("uid-p").len()), (1, 1), "seed {seed}");
     });
 }
+
+/// It could not be stopped while it was unknown, and has gone on since: its time begins when it is to end.
+#[test]
+fn who_was_to_end_once_and_goes_on_has_all_its_time_later() {
+    each_seed(|seed| {
+        let mut w = running(seed, "c");
+        w.node.unstoppable.insert("c".into());
+        are_in(&mut w, &ContainerState::Unknown);
+        w.run(60);
+        assert!(was_told(&w, "Killing"), "seed {seed}: {:?}", w.api.events);
+        are_in(&mut w, &ContainerState::Running);
+        w.run(60);
+        let before = w.asked.len();
+        w.delete(5);
+        w.run(4);
+        let asked = |is: fn(&Op) -> bool| w.asked[before..].iter().any(|(_, op)| is(op));
+        assert!(asked(|op| matches!(op, Op::StopContainer { .. })), "seed {seed}");
+        assert!(!asked(|op| matches!(op, Op::StopSandbox(_))), "seed {seed}: it has five seconds");
+    });
+}

@@ -393,10 +393,13 @@ fn running_images(w: &World) -> Vec<String> {
 }
 
 /// The pod of the manifest as it was has the port, and directories of the node. (The new one was rejected for the port and
-/// stayed so, and without a port ran beside the old one.)
+/// stayed so, and without a port ran beside the old one; and it did where somebody had called that failed before the kubelet was
+/// started again.)
 #[test]
 fn a_changed_manifest_is_followed_once_the_pod_before_has_ended() {
-    for ports in [json!([]), json!([{"containerPort": 80, "hostPort": 8080}])] {
+    const MIRROR: &str = "/api/v1/namespaces/n/pods/web-sim";
+    let port = || json!([{"containerPort": 80, "hostPort": 8080}]);
+    for (ports, is_called_over) in [(json!([]), false), (port(), false), (json!([]), true), (port(), true)] {
         each_seed(|seed| {
             let mut w = World::new(seed);
             w.edit_or_create_node();
@@ -409,6 +412,9 @@ fn a_changed_manifest_is_followed_once_the_pod_before_has_ended() {
                 w.run(1);
                 assert!(running_images(&w).len() < 2, "{ports} seed {seed} after {second} s: {:?}", running_images(&w));
                 if second == 8 {
+                    if is_called_over {
+                        w.edit(MIRROR, json!({"status": {"phase": "Failed"}}));
+                    }
                     w.restart_kubelet();
                 }
             }
