@@ -72,8 +72,8 @@ pub struct Config {
     /// The built-in kinds whose objects can have owners and go with their namespace; those of custom resource
     /// definitions are found.
     pub collected: Vec<Resource>,
-    /// Kinds of which nobody collects garbage, whoever serves them, beside events (`gcIgnoredResources` of upstream's
-    /// GarbageCollectorControllerConfiguration).
+    /// Kinds of which nobody collects garbage and no namespace is emptied, whoever serves them, beside events. (For garbage,
+    /// `gcIgnoredResources` of upstream's GarbageCollectorControllerConfiguration.)
     pub ignored: Vec<Resource>,
     /// The cluster's CA certificate, in PEM.
     pub ca_pem: String,

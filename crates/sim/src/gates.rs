@@ -8,7 +8,7 @@
 //!
 //! All three write to one status, whenever they like, and none may take back what another one has said.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{ApiRequest, ContentType, Rng};
@@ -125,16 +125,15 @@ fn taken_back(before: &Value, after: &Value) -> Option<String> {
     if let Some(gone) = had.keys().find(|name| !has.contains_key(*name)) {
         return Some(format!("{gone} is lost"));
     }
-    let own = others(&told(before, false), &told(after, false)).chain(others(&rest(before), &rest(after))).next()?;
+    let own = differing(&told(before, false), &told(after, false));
+    let own = own.or_else(|| differing(&rest(before), &rest(after)))?;
     let (name, other) = has.iter().find(|(name, condition)| had.get(*name) != Some(*condition))?;
     Some(format!("{name} becomes {other} with what its kubelet says of {own}"))
 }
 
-/// What two tellings do not have in common.
-fn others<'a>(before: &BTreeMap<&'a str, Value>, after: &BTreeMap<&'a str, Value>) -> impl Iterator<Item = &'a str> {
-    let names: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
-    let differ: Vec<&str> = names.into_iter().filter(|name| before.get(name) != after.get(name)).collect();
-    differ.into_iter()
+/// Something of which two tellings do not say the same.
+fn differing<'a>(before: &BTreeMap<&'a str, Value>, after: &BTreeMap<&'a str, Value>) -> Option<&'a str> {
+    before.keys().chain(after.keys()).copied().find(|name| before.get(name) != after.get(name))
 }
 
 /// Whether all of a pod's gates are open.

@@ -207,7 +207,7 @@ impl World {
     /// a kubelet registers its node only when it starts.
     fn comes_too_late(&self, flight: &Flight) -> bool {
         let removed = flight.label.strip_prefix("DELETE /api/v1/nodes/").filter(|_| flight.role == Role::User);
-        let name = removed.and_then(|rest| rest.split_whitespace().next()).unwrap_or_default();
+        let Some(name) = removed.and_then(|rest| rest.split_whitespace().next()) else { return false };
         (0..crate::controllers::NODES)
             .any(|n| !self.vanished.contains(&n) && crate::controllers::nodes().name(n) == name)
     }
